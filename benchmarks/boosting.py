@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from report import folder, table
-from scipy import stats
+from scipy import special, stats
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import rightloss as rl
-from rightloss.boosting import BoostingClassifier, InformationGainObjective, WeightedObjective
+from rightloss.boosting import InformationGainObjective, WeightedObjective
 from rightloss.lidc import binary_set, folds
 from rightloss.study import TwoGaussians
 
@@ -30,22 +30,19 @@ POPULATION = 0.01
 SEEDS = range(10)
 LIBRARIES = ("LightGBM", "XGBoost")
 BASELINE = "built-in, corrected"
-METHODS: dict[str, dict[str, Any]] = {
-    BASELINE: {"loss": "logit_adjusted"},
-    "information gain, κ = 1": {},
-    "information gain, κ = 0.1": {"evidence": 0.1},
-    "as published (r = π, κ = 0)": {"evidence": 0.0, "reference": "population"},
-    "weighted": {"loss": "weighted"},
+# None is the library's own objective, started at log ρ
+METHODS: dict[str, Callable[[rl.Prevalence], Any]] = {
+    BASELINE: lambda prevalence: None,
+    "information gain, κ = 1": InformationGainObjective,
+    "information gain, κ = 0.1": lambda prevalence: InformationGainObjective(prevalence.with_evidence(0.1)),
+    "as published (r = π, κ = 0)": lambda prevalence: InformationGainObjective(
+        prevalence.with_evidence(0.0), prevalence.population
+    ),
+    "weighted": WeightedObjective,
 }
-SETTINGS: dict[str, Any] = {
-    "n_estimators": 500,
-    "learning_rate": 0.05,
-    "max_depth": 4,
-    "early_stopping": True,
-    "validation_fraction": 0.2,
-    "n_iter_no_change": 20,
-    "n_jobs": 1,
-}
+ROUNDS, PATIENCE = 500, 20
+LIGHTGBM = {"learning_rate": 0.05, "max_depth": 4, "num_threads": 1, "verbosity": -1, "metric": "none"}
+XGBOOST = {"learning_rate": 0.05, "max_depth": 4, "nthread": 1, "verbosity": 0, "base_score": 0.5}
 TIMED_ROWS, TIMED_ROUNDS = 50_000, 50
 
 
@@ -81,7 +78,7 @@ def gaussians(seed: int) -> Split:
     population = TwoGaussians(POPULATION)
     x, y = population.sample(2700, seed)
     x_new, y_new = population.sample(20_000, 1000 + seed)
-    return Split(x[:3000].numpy(), y[:3000].numpy(), x_new.numpy(), y_new.numpy())
+    return Split(x[:3000], y[:3000], x_new, y_new)
 
 
 def nodules(seed: int) -> Split:
@@ -104,10 +101,64 @@ def balanced(split: Split, seed: int) -> Split:
 
 
 def worth(split: Split, library: str, method: str, seed: int) -> Found:
-    model = BoostingClassifier(POPULATION, library=library.lower(), random_state=seed, **SETTINGS | METHODS[method])  # type: ignore[arg-type]
-    probs = model.fit(split.x, split.y).predict_proba(split.x_new)
+    rows = train_test_split(np.arange(len(split.y)), test_size=0.2, stratify=split.y, random_state=seed)
+    train, valid = ((split.x[part], split.y[part]) for part in map(np.sort, rows))
+    prevalence = rl.Prevalence.from_labels(train[1], POPULATION)
+    objective = METHODS[method](prevalence)
+    mix = prevalence.sampling if objective is None else prevalence.population
+    start, of_pi = (float(np.log(each[1] / each[0])) for each in (mix, prevalence.population))
+    log_loss_at_pi = InformationGainObjective(prevalence).log_loss
+
+    def metric(scores: np.ndarray, data: Any) -> Any:
+        """Return the log-loss at π; with a library's own objective the scores are probabilities in the training mix."""
+        scores = scores if objective is not None else special.logit(scores) - start + of_pi
+        return log_loss_at_pi(scores, data)
+
+    trees = (lightgbm_trees if library == "LightGBM" else xgboost_trees)(
+        train, valid, start, objective, metric, split.x_new, seed
+    )
+    probs = special.expit(trees + of_pi)
     to_population = np.array([1 - POPULATION, POPULATION])[split.y_new] / np.bincount(split.y_new)[split.y_new]
-    return Found(-log_loss(split.y_new, probs, sample_weight=to_population), roc_auc_score(split.y_new, probs[:, 1]))
+    return Found(-log_loss(split.y_new, probs, sample_weight=to_population), roc_auc_score(split.y_new, probs))
+
+
+def lightgbm_trees(
+    train: tuple[np.ndarray, np.ndarray],
+    valid: tuple[np.ndarray, np.ndarray],
+    start: float,
+    objective: Any,
+    metric: Any,
+    x_new: np.ndarray,
+    seed: int,
+) -> np.ndarray:
+    """Return the raw scores of the trees, without the start."""
+    import lightgbm as lgb
+
+    data = lgb.Dataset(*train, init_score=np.full(len(train[1]), start), params={"verbosity": -1})
+    held = lgb.Dataset(*valid, init_score=np.full(len(valid[1]), start), reference=data)
+    params = LIGHTGBM | {"objective": objective or "binary", "seed": seed}
+    stop: list[Any] = [lgb.early_stopping(PATIENCE, verbose=False)]
+    return lgb.train(params, data, ROUNDS, [held], feval=metric, callbacks=stop).predict(x_new, raw_score=True)
+
+
+def xgboost_trees(
+    train: tuple[np.ndarray, np.ndarray],
+    valid: tuple[np.ndarray, np.ndarray],
+    start: float,
+    objective: Any,
+    metric: Any,
+    x_new: np.ndarray,
+    seed: int,
+) -> np.ndarray:
+    """Return the raw scores of the trees, without the start."""
+    import xgboost as xgb
+
+    data, held = (xgb.DMatrix(x, y, base_margin=np.full(len(y), start)) for x, y in (train, valid))
+    params = XGBOOST | {"objective": "binary:logistic", "disable_default_eval_metric": 1, "seed": seed}
+    options: dict[str, Any] = {"early_stopping_rounds": PATIENCE, "verbose_eval": False, "obj": objective}
+    booster = xgb.train(params, data, ROUNDS, evals=[(held, "valid")], custom_metric=metric, **options)
+    new = xgb.DMatrix(x_new, base_margin=np.zeros(len(x_new)))
+    return booster[: booster.best_iteration + 1].predict(new, output_margin=True)
 
 
 def interval(differences: np.ndarray) -> tuple[float, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,24 @@ def assert_mean_is(samples: np.ndarray, expected: np.ndarray | float, z: float =
     assert (np.abs(scores) < z).all(), f"z-scores {scores}: mean {samples.mean(0)}, not {expected}"
 
 
+@contextmanager
+def unchecked_types() -> Iterator[None]:
+    """Switch off the type checks that pytest switches on, as it is for users."""
+    config = getattr(sys.modules.get("jaxtyping"), "config", None)
+    if config is None:
+        yield
+        return
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", before)
+
+
 def assert_refused(call: Callable[[], Any], words: str) -> None:
     """Assert that `call` raises a ValueError "Expected …, but …: remedy" that matches the regular expression `words`."""
-    with pytest.raises(ValueError, match=words) as caught:
+    with unchecked_types(), pytest.raises(ValueError, match=words) as caught:
         call()
     message = str(caught.value)
     assert re.match(r"Expected .+ but .+: \S", message, re.DOTALL), f"no expectation, finding and remedy in: {message}"

@@ -13,12 +13,11 @@ import pandas as pd
 import polars as pl
 import pytest
 import sklearn
-import torch
+from draws import SEED, assert_mean_is, assert_refused
 from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler
 from lightgbm import LGBMClassifier
-from members import SEED, assert_mean_is, assert_refused
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, StackingClassifier
@@ -43,13 +42,14 @@ from sklearn.utils.estimator_checks import check_estimator
 from xgboost import XGBClassifier
 
 from rightloss import Prevalence, PrevalenceWarning
+from rightloss.calibration import fit_calibration, smooth_likelihoods
+from rightloss.calibration.choice import choose_correction, clearly_best
+from rightloss.calibration.held_out import HeldOut
 from rightloss.metrics import evaluate
 from rightloss.predictive import retarget
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
-from rightloss.sklearn.logit_calibration import smooth_likelihoods
-from rightloss.sklearn.method_choice import HeldOutRows, choose_method
-from rightloss.sklearn.out_of_fold import share_of_copies
+from rightloss.sklearn.folds import share_of_copies
 from rightloss.sklearn.scorers import prevalence_scorer
 from rightloss.sklearn.training_rows import was_trained_on
 
@@ -130,14 +130,14 @@ class TestOnAPopulationThatIsKnown:
         found = [
             corrected(make(), rate, method=method).fit(*rows(2000, 0.3, n)).predict_proba(X)[:, 1].mean() for n in range(12)
         ]
-        assert_mean_is(torch.tensor(found), float(expected))
+        assert_mean_is(np.array(found), float(expected))
 
     def test_the_predictions_are_the_truth(self, name: str) -> None:
         make, method = WELL_SPECIFIED[name]
         points = np.array([[-1.0, 0.0], [0.5, 0.5], [1.5, 1.0]])
         models = [corrected(make(), 0.05, method=method).fit(*rows(2000, 0.3, 50 + n)) for n in range(12)]
-        found = torch.tensor(np.stack([np.log(each.predict_proba(points)[:, 1]) for each in models]))
-        assert_mean_is(found, torch.tensor(np.log(truth(points, 0.05)[:, 1])))
+        found = np.stack([np.log(each.predict_proba(points)[:, 1]) for each in models])
+        assert_mean_is(found, np.log(truth(points, 0.05)[:, 1]))
 
 
 class TestTheClosedForm:
@@ -179,11 +179,6 @@ class TestTheClosedForm:
         with pytest.warns(PrevalenceWarning, match="SMOTE changed what the classes look like"):
             corrected(sampling_pipeline(SMOTE(), LogisticRegression()), 0.1, method="closed_form").fit(X, y)
 
-    def test_none_leaves_the_predictions_alone(self) -> None:
-        X, y = rows(300, 0.2, 0)
-        model = corrected(balanced(), 0.01, method="none").fit(X, y)
-        np.testing.assert_allclose(model.predict_proba(X), balanced().fit(X, y).predict_proba(X), rtol=1e-10)
-
 
 @pytest.mark.long
 class TestTheRuleOfAuto:
@@ -202,11 +197,12 @@ class TestTheRuleOfAuto:
         labels = np.repeat([0, 1], 200)
         noise = np.random.default_rng(0).normal(size=400)
         noise -= np.where(labels == 1, noise[200:].mean(), noise[:200].mean())
-        table, mix = np.log(np.full((400, 2), 0.5)), np.array([0.5, 0.5])
-        held = HeldOutRows(table, labels, np.ones(400), np.arange(400) % 5, mix, mix)
-        scores = {"population": np.full(400, -0.7), "affine": np.full(400, -0.31), "beta": np.full(400, -0.3)}
+        scores = {"affine": np.full(400, -0.31), "beta": np.full(400, -0.3)}
         scores["closed_form"] = -0.3 + gain + 0.1 * noise  # a standard error of 0.005
-        assert choose_method(scores, held) == expected
+        tables = {name: np.repeat(own[:, None], 2, axis=1) for name, own in scores.items()}  # only the label's column counts
+        data, half = HeldOut(tables["beta"], labels), np.array([0.5, 0.5])
+        assert choose_correction(tables, data, half) == expected
+        assert clearly_best(tables, data, half, ("beta", "closed_form")) == ("closed_form" if gain > 0.005 else "beta")
 
     def test_a_balanced_forest_is_calibrated_and_gains_by_it(self) -> None:
         X, y = rows(2000, 0.1, 4)
@@ -265,6 +261,34 @@ class TestTheRuleOfAuto:
         own = moved[np.arange(600), y] - np.log([0.99, 0.01])[y]
         error = np.sqrt(sum(share**2 * own[y == k].var(ddof=1) / (y == k).sum() for k, share in enumerate((0.99, 0.01))))
         assert found["standard_error"] == pytest.approx(error, rel=1e-9)
+
+
+class TestHeldOut:
+    def test_corrected_predictions_are_kept_of_rows_that_nothing_was_fitted_to(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        weights = np.where(np.arange(400) % 7, 1.0, 0.0)
+        model = corrected(balanced(), 0.1, cv=4).fit(X, y, sample_weight=weights, groups=np.arange(400))
+        found, kept = model.held_out_, weights > 0
+        np.testing.assert_array_equal(found.labels, y[kept])
+        assert len(np.unique(found.groups)) == kept.sum()
+        score = sum(pi * found.log_probs[found.labels == k, k].mean() for k, pi in enumerate(model.population_))
+        assert model.comparison_[model.method_]["expected_log_likelihood"] == pytest.approx(score, rel=1e-12)
+        assert corrected(balanced(), 0.1, method="closed_form").fit(X, y).held_out_ is None
+
+    def test_a_fixed_method_and_smoothing_are_kept_too(self) -> None:
+        X, y = rows(200, 0.3, 0)
+        plain, smoothed = (corrected(balanced(), 0.1, method="affine", smoothing=each).fit(X, y) for each in (False, True))
+        expected = smooth_likelihoods(plain.held_out_.log_probs, plain.population_, np.bincount(y))
+        np.testing.assert_allclose(smoothed.held_out_.log_probs, expected)
+        assert np.abs(plain.held_out_.log_probs - plain.predict_log_proba(X)).max() > 1e-3
+
+    def test_noise_is_answered_with_the_population_and_a_warning_as_by_fit_calibration(self) -> None:
+        y = np.arange(400) % 4 // 3
+        X = np.repeat(np.arange(100) / 25 - 2.0, 4)[:, None]  # each x has the same labels
+        frozen = FrozenEstimator(LogisticRegression().fit(X[:40], (X[:40, 0] > -1.8).astype(int)))
+        with pytest.warns(PrevalenceWarning, match="no more than by chance"):
+            model = corrected(frozen, 0.1, method="affine").fit(X, y)
+        np.testing.assert_allclose(model.predict_proba(X)[:, 1], 0.1, atol=0.01)
 
 
 class TestProbabilitiesOf0And1:
@@ -571,6 +595,15 @@ class TestFrozen:
         X, y = rows(1000, 0.3, 0)
         assert not was_trained_on(FrozenEstimator(make().fit(X, y)), X, y)
 
+    @pytest.mark.parametrize("method", ["affine", "beta"])
+    def test_its_calibration_is_that_of_fit_calibration_on_the_same_rows(self, method: Any) -> None:
+        fitted = balanced().fit(*rows(400, 0.3, 0))
+        (X, y), (new, _) = rows(120, 0.4, 1), rows(50, 0.4, 2)
+        model = corrected(FrozenEstimator(fitted), 0.05, method=method).fit(X, y)
+        found = fit_calibration(fitted.predict_log_proba(X), y, method)
+        expected = retarget(found(fitted.predict_log_proba(new)), found.sampling, 0.05)
+        np.testing.assert_allclose(model.predict_proba(new), np.exp(expected), atol=1e-10)
+
     def test_calibration_puts_right_a_mix_that_is_not_known(self) -> None:
         fitted = LogisticRegression(C=1e6, class_weight={1: 30}).fit(*rows(4000, 0.3, 0))
         X, y = rows(4000, 0.5, 1)
@@ -678,7 +711,7 @@ def small() -> tuple[np.ndarray, np.ndarray]:
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "another method": (lambda: corrected(method="platt").fit(*small()), "one of auto, closed_form, .*but got 'platt'"),
+    "another method": (lambda: corrected(method="platt").fit(*small()), "'auto', 'closed_form', .*but got 'platt'"),
     "a population off 1": (lambda: corrected(None, [0.5, 0.6]).fit(*small()), "`population` to sum to 1"),
     "a population of 0": (lambda: corrected(None, 0.0).fit(*small()), "`population` to lie strictly between"),
     "classes by other names": (lambda: corrected(None, {"ill": 0.1, "well": 0.9}).fit(*small()), "name the classes"),
@@ -814,21 +847,10 @@ class TestSmoothing:
     def test_numpys_true_is_true_and_a_grid_may_hold_it(self) -> None:
         assert corrected(balanced(), 0.1, method="affine", smoothing=np.True_).fit(*rows(200, 0.4, 1)).smoothing_
 
-    def test_a_classifier_that_was_saved_before_there_was_smoothing_predicts_as_it_did(self) -> None:
-        X, y = rows(300, 0.4, 2)
-        model = corrected(balanced(), 0.01, smoothing=False).fit(X, y)
-        state = {name: value for name, value in vars(model).items() if name not in ("smoothing", "smoothing_", "_counts")}
-        older = PrevalenceCorrectedClassifier.__new__(PrevalenceCorrectedClassifier)
-        older.__setstate__(state)
-        np.testing.assert_array_equal(older.predict_log_proba(X), model.predict_log_proba(X))
-        assert older.get_params()["smoothing"] is False
-
     def test_means_that_were_matched_stay_matched(self) -> None:
         X, y = rows(300, 0.4, 2)
         with pytest.raises(ValueError, match="no smoothing for method='mean_matching', but got smoothing=True"):
             corrected(balanced(), 0.1, method="mean_matching", smoothing=True).fit(X, y, X_unlabelled=X)
-        with pytest.raises(ValueError, match="no smoothing for method='none'"):
-            corrected(balanced(), 0.1, method="none", smoothing=True).fit(X, y)
 
     def test_another_word_is_refused(self) -> None:
         with pytest.raises(ValueError, match="`smoothing` to be True, False or 'auto', but got 'yes'"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from members import SEED, assert_refused
+from draws import SEED, assert_refused
 from scipy import optimize, special
 
 from rightloss.sklearn.information_gain import InformationGainClassifier

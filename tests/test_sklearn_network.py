@@ -1,97 +1,128 @@
-"""Training by hand-passed gradients, against autograd and torch's Adam; losses of weighted rows against repeated ones."""
+"""The network: trained on every loss, likelihood and kind of label, with unlabelled rows; without torch the extra is named."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from members import SEED, generator
-from torch import nn
+from draws import SEED, assert_refused, unchecked_types
+from scipy import special
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
 
 import rightloss as rl
-from rightloss.sklearn import InformationGainClassifier
-from rightloss.sklearn.criteria import LOSSES, loss_of_rows, make_criterion
-from rightloss.sklearn.labelled_rows import LabelledRows, soft_row_labels
-from rightloss.sklearn.network import Network, NetworkSettings, forward
 
-PREVALENCE = rl.Prevalence([0.7, 0.2, 0.1], [0.2, 0.3, 0.5])
-MODULES: dict[str, nn.Module] = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "logistic": nn.Sigmoid()}
+torch = pytest.importorskip("torch")
 
+from rightloss.sklearn import InformationGainMLPClassifier, OrdinalClassifier  # noqa: E402
+from rightloss.sklearn.network import LIKELIHOODS, LOSSES, _EndlessRows  # noqa: E402
 
-def settings(activation: str, decay: float = 0.01) -> NetworkSettings:
-    return NetworkSettings((5, 4), activation, decay, 10, 1e-4, 20, 0.01, False, 0.1, 10, False)
+POPULATION = [0.5, 0.3, 0.2]
 
 
-def rows(n: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
-    draws = generator(SEED)
-    return torch.randn(n, 3, dtype=torch.float64, generator=draws), torch.arange(n) % 3
+def rows(k: int = 2, n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1000 * SEED + seed)
+    y = np.concatenate([np.arange(k), rng.choice(k, n - k, p=np.arange(1, k + 1) / np.arange(1, k + 1).sum())])
+    return StandardScaler().fit_transform(rng.normal(size=(n, 3)) + np.column_stack([y, -y, 0.1 * y])), y
 
 
-@pytest.mark.long
+def network(population: Any = None, **options: Any) -> InformationGainMLPClassifier:
+    options = {"hidden_layer_sizes": (8,), "max_iter": 30, "n_iter_no_change": 1000, "random_state": 0, **options}
+    return InformationGainMLPClassifier(population, **options)
+
+
+def trained(model: InformationGainMLPClassifier, x: Any, y: Any, **options: Any) -> InformationGainMLPClassifier:
+    """Fit for the epochs given, without the warning that more might help."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(x, y, **options)
+
+
+def first_weights(model: InformationGainMLPClassifier) -> np.ndarray:
+    return model.network_[0].weight.detach().numpy()  # type: ignore[operator,union-attr,return-value]
+
+
+@pytest.mark.parametrize(("loss", "evidence"), [*((loss, 1.0) for loss in LOSSES), ("information_gain", 0.3)])
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "votes"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
+def test_it_trains_on_every_loss_and_beats_answering_the_population(loss: Any, evidence: float, soft: bool) -> None:
+    x, y = rows(3, n=400)
+    options = {"loss": loss, "evidence": evidence, "learning_rate_init": 0.01}
+    model = trained(network(POPULATION, **options), x, np.eye(3)[y] if soft else y)
+    gained = model.predict_log_proba(x)[np.arange(len(y)), y] @ (np.array(POPULATION)[y] / np.bincount(y)[y])
+    assert gained > np.log(POPULATION) @ POPULATION + 0.1
+
+
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("activation", list(MODULES))
-def test_steps_are_those_of_autograd_and_torchs_adam(activation: str, loss: Any, weighted: bool, soft: bool) -> None:
+def test_without_features_that_tell_it_answers_the_population(loss: Any) -> None:
+    y = np.repeat([0, 1], 50)
+    model = trained(network(0.01, loss=loss, learning_rate_init=0.05, max_iter=200), np.zeros((100, 2)), y)
+    np.testing.assert_allclose(model.predict_proba([[0.0, 0.0]])[0, 1], 0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize("loss", ["information_gain", "weighted"])
+def test_an_integer_weight_is_a_repeated_row(loss: Any) -> None:
     x, y = rows()
-    target = torch.eye(3, dtype=torch.float64)[y] * 0.8 + 0.2 / 3 if soft else y
-    weight = torch.rand(len(x), dtype=torch.float64, generator=generator()) + 0.5 if weighted else None
-    criteria = [make_criterion(loss, PREVALENCE, None, rl.Categorical(), True).double() for _ in range(2)]
-    network = Network([3, 5, 4, 3], PREVALENCE.population.log(), settings(activation), criteria[0], x.dtype, generator())
-    layers = [nn.Linear(a, b, dtype=torch.float64) for a, b in ((3, 5), (5, 4), (4, 3))]
-    weights, biases = network.arrays()
-    with torch.no_grad():
-        for layer, w, b in zip(layers, weights, biases, strict=True):
-            layer.weight.copy_(torch.from_numpy(w.T))
-            layer.bias.copy_(torch.from_numpy(b))
-    act = MODULES[activation]
-    model = nn.Sequential(layers[0], act, layers[1], act, layers[2])
-    groups: list[dict[str, Any]] = [
-        {"params": [each.weight for each in layers], "weight_decay": 0.01},
-        {"params": [each.bias for each in layers]},
-    ]
-    optimizer = torch.optim.Adam(groups, lr=0.01)
-    labels = soft_row_labels(
-        LabelledRows(x.numpy(), np.arange(3), None if soft else y.numpy(), target.numpy() if soft else None, None), x.dtype
+    weight = np.random.default_rng(SEED).integers(0, 3, len(y))
+    weight[:2] = 1
+    again = np.repeat(np.arange(len(y)), weight)
+    options = {"loss": loss, "batch_size": 1000}
+    weighted, repeated = (
+        trained(network(0.1, **options), x, y, sample_weight=weight),
+        trained(network(0.1, **options), x[again], y[again]),
     )
-    for _ in range(5):
-        value = loss_of_rows(criteria[1], model(x), labels, weight)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-        assert abs(network.step(x, target, weight) - float(value.detach())) < 1e-10
-    weights, biases = network.arrays()
-    torch.testing.assert_close(torch.from_numpy(weights[0].T.copy()), layers[0].weight.detach(), rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(torch.from_numpy(biases[-1]), layers[-1].bias.detach(), rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(forward(weights, biases, activation, x.numpy()), model(x).detach().numpy(), atol=1e-8)
+    np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-8)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("kappa", [0.4, 1.0])
-@pytest.mark.parametrize("reference", [None, PREVALENCE.population], ids=["sampled mix", "population"])
-def test_the_loss_of_weighted_rows_is_that_of_repeated_rows(loss: Any, kappa: float, reference: Any) -> None:
+@pytest.mark.parametrize("kind", ["categorical", "onion_peeling"])
+def test_another_population_without_refitting_is_bayes_rule(kind: Any) -> None:
+    x, y = rows(3)
+    model = trained(network(likelihood=kind), x, y)
+    before = model.predict_log_proba(x)
+    moved = model.set_population(POPULATION).predict_log_proba(x)
+    np.testing.assert_allclose(moved, rl.retarget(before, from_=model.sampling_, to=POPULATION), atol=1e-10)
+    np.testing.assert_allclose(model.set_population(None).predict_log_proba(x), before, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LIKELIHOODS if kind != "categorical"])
+def test_it_learns_a_rating_that_is_not_linear(kind: Any) -> None:
+    x = np.random.default_rng(SEED).normal(size=(600, 2))
+    y = np.searchsorted([0.3, 1.0, 2.0], x[:, 0] ** 2)
+    options = {"hidden_layer_sizes": (16,), "learning_rate_init": 0.02, "max_iter": 60}
+    net = trained(network(likelihood=kind, **options), x, y)
+    assert net.score(x, y) > OrdinalClassifier(likelihood=kind).fit(x, y).score(x, y) + 0.15
+
+
+def test_it_keeps_the_precision_of_its_features_is_set_by_its_seed_and_leaves_the_global_random_numbers_alone() -> None:
     x, y = rows()
-    outputs = 2 * x
-    weight = 1 + (torch.arange(len(x)) * 7 % 3)
-    repeated = torch.repeat_interleave(torch.arange(len(x)), weight)
-
-    def value(chosen: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        criterion = make_criterion(loss, PREVALENCE.with_evidence(kappa), reference, rl.Categorical(), True).double()
-        few = LabelledRows(x[chosen].numpy(), np.arange(3), y[chosen].numpy(), None, None)
-        return loss_of_rows(criterion, outputs[chosen], soft_row_labels(few, x.dtype), weights)
-
-    torch.testing.assert_close(value(torch.arange(len(x)), weight.double()), value(repeated, None), rtol=1e-12, atol=1e-12)
+    before = torch.random.get_rng_state()
+    first, second = (trained(network(0.1), x.astype(np.float32), y) for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first_weights(first).dtype == np.float32
+    np.testing.assert_array_equal(first_weights(first), first_weights(second))
+    assert not np.array_equal(
+        first_weights(trained(network(0.1, random_state=1), x.astype(np.float32), y)), first_weights(first)
+    )
 
 
-def test_the_default_gain_over_all_rows_is_the_logit_adjusted_loss_it_is_trained_as() -> None:
-    x, y = rows()
-    prevalence = rl.Prevalence.from_labels(y, [0.7, 0.2, 0.1])
-    gain = rl.information_gain_loss(2 * x, y, prevalence)
-    trained_as = make_criterion("information_gain", prevalence, None, rl.Categorical(), False).double()
-    difference = gain - trained_as(2 * x, y)
-    torch.testing.assert_close(difference, torch.zeros_like(difference), rtol=0, atol=1e-12)
+def test_early_stopping_keeps_the_weights_with_the_best_validation_score() -> None:
+    x, y = rows(n=300)
+    options = {"early_stopping": True, "learning_rate_init": 0.05, "hidden_layer_sizes": (30,), "C": np.inf}
+    model = trained(network(0.2, max_iter=40, **options), x, y)
+    assert model.validation_scores_ is not None
+    best = int(np.argmax(model.validation_scores_))
+    assert best < 39
+    np.testing.assert_array_equal(
+        first_weights(trained(network(0.2, max_iter=best + 1, **options), x, y)), first_weights(model)
+    )
+    assert network(0.2, max_iter=200, **options | {"n_iter_no_change": 3}).fit(x, y).n_iter_ < 200
 
 
 @pytest.mark.long
@@ -99,6 +130,155 @@ def test_early_stopping_waits_as_long_for_a_rarer_class() -> None:
     rng = np.random.default_rng(0)
     y = np.arange(1000) % 2
     x = rng.normal(size=(1000, 5)) + 2 * np.eye(5)[0] * y[:, None]
-    options: dict[str, Any] = {"hidden_layer_sizes": (20,), "early_stopping": True, "random_state": 0, "max_iter": 1000}
-    rare, rarer = (InformationGainClassifier(population, **options).fit(x, y).n_iter_ for population in (1e-2, 1e-4))
+    options = {"hidden_layer_sizes": (20,), "early_stopping": True, "max_iter": 1000, "n_iter_no_change": 10}
+    rare, rarer = (network(population, **options).fit(x, y).n_iter_ for population in (1e-2, 1e-4))
     assert rarer > rare / 2
+
+
+def test_too_few_epochs_are_said() -> None:
+    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        network(0.1, max_iter=1).fit(*rows())
+
+
+def test_a_clone_fits_the_same_and_pickles_and_copies_predict_the_same() -> None:
+    x, y = rows(3)
+    model = trained(network(POPULATION, likelihood="cumulative_logit"), x, y)
+    for other in (trained(clone(model), x, y), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_array_equal(other.predict_proba(x), model.predict_proba(x))
+
+
+# Unlabelled rows.
+
+
+def study(each: int = 100, m: int = 1000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal classes: rows sampled by class, and unlabelled rows of a population with a tenth of class 1."""
+    rng = np.random.default_rng(1000 * SEED)
+    y, hidden = np.repeat([0, 1], each), (rng.random(m) < 0.1).astype(int)
+    x, others = (rng.normal(size=(len(classes), 2)) + np.outer(classes, [2.0, 1.0]) for classes in (y, hidden))
+    return x, y, others
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"early_stopping": True}, {"evidence": 0.5}, {"loss": "as_published"}, {"unlabelled_weight": 3.0}]
+)
+def test_it_learns_from_both_kinds_of_rows_and_predicts_the_population(options: dict[str, Any]) -> None:
+    x, y, others = study()
+    options = {"max_iter": 60, "learning_rate_init": 0.01, "n_iter_no_change": 10, **options}
+    fitted, again = (trained(network(0.1, **options), x, y, X_unlabelled=others) for _ in range(2))
+    assert fitted.predict_proba(others)[:, 1].mean() == pytest.approx(0.1, abs=0.04)
+    np.testing.assert_array_equal(fitted.predict_proba(x), again.predict_proba(x))
+
+
+def test_with_unlabelled_rows_too_an_integer_weight_is_a_repeated_row() -> None:
+    x, y, others = study(each=50, m=90)
+    weight = np.random.default_rng(SEED).integers(1, 3, len(y))
+    again = np.repeat(np.arange(len(y)), weight)
+    weighted, repeated = network(0.1, batch_size=1000), network(0.1, batch_size=1000)  # all rows in each minibatch
+    trained(weighted, x, y, sample_weight=weight, X_unlabelled=others)
+    trained(repeated, x[again], y[again], X_unlabelled=others)
+    np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-8)
+
+
+def test_positive_and_unlabelled_rows_are_enough_where_the_population_is_known() -> None:
+    x, y, others = study(each=300, m=4000)
+    fitted = trained(network(0.1, max_iter=60, learning_rate_init=0.01), x[y == 1], y[y == 1], X_unlabelled=others)
+    assert fitted.sampling_.tolist() == [0.0, 1.0]
+    assert fitted.predict_proba(others)[:, 1].mean() == pytest.approx(0.1, abs=0.025)
+    true = x @ [2.0, 1.0] - 2.5 + special.logit(0.1)
+    assert np.corrcoef(special.logit(fitted.predict_proba(x)[:, 1]), true)[0, 1] > 0.95
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("early", [False, True])
+def test_it_learns_an_unknown_population_that_a_linear_model_cannot_see(early: bool) -> None:
+    rng = np.random.default_rng(SEED)
+
+    def ring(classes: np.ndarray) -> np.ndarray:  # cases lie on both sides of the others
+        x = rng.normal(size=(len(classes), 2))
+        x[:, 0] = np.where(classes == 1, 2.5 * rng.choice([-1, 1], len(classes)) + 0.5 * x[:, 0], 0.8 * x[:, 0])
+        return x
+
+    y = np.arange(300) % 2
+    others = ring((rng.random(2000) < 0.1).astype(int))
+    options = {"hidden_layer_sizes": (16,), "max_iter": 200, "learning_rate_init": 0.01, "n_iter_no_change": 10}
+    fitted = trained(network("unknown", early_stopping=early, **options), ring(y), y, X_unlabelled=others)
+    assert fitted.population_[1] == pytest.approx(0.1, abs=0.03)
+    np.testing.assert_allclose(fitted.predict_proba(others).mean(0), fitted.population_, atol=1e-5)
+
+
+def test_every_unlabelled_row_is_taken_before_any_is_taken_again() -> None:
+    endless = _EndlessRows(torch.arange(10)[:, None], torch.Generator().manual_seed(0))
+    taken = torch.cat([endless.take(5) for _ in range(4)]).flatten()
+    assert taken[:10].sort().values.tolist() == taken[10:].sort().values.tolist() == list(range(10))
+    assert len(endless.take(99)) == 10
+
+
+# What users give.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": "focal"}, "loss"),
+        ({"activation": "selu"}, "activation"),
+        ({"likelihood": "probit"}, "likelihood"),
+        ({"C": 0.0}, "`C`"),
+        ({"evidence": -1.0}, "evidence"),
+        ({"max_iter": 2.5}, "max_iter"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": "100"}, "hidden_layer_sizes"),
+        ({"learning_rate_init": 1e300}, "finite loss"),
+        ({"population": "unknown"}, "X_unlabelled"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_remedy(options: dict[str, Any], words: str) -> None:
+    with unchecked_types():
+        model = network(**options)
+    assert_refused(lambda: model.fit(*rows()), words)
+
+
+def test_rows_that_do_not_go_with_the_options_are_refused() -> None:
+    x, y, others = study(each=20, m=50)
+    given: dict[str, Any] = {"X_unlabelled": others}
+    weights = {"sample_weight": np.ones(len(y))}
+    for model, options, words in (
+        (network(0.1, loss="as_published"), weights, "sample_weight"),
+        (network(0.1, evidence=0.5), weights, "sample_weight"),
+        (network("unknown", evidence=0.5), given, "the default loss"),
+        (network("unknown", likelihood="onion_peeling"), given, "the default loss"),
+        (network(0.1, loss="weighted"), given, "no part in its likelihood"),
+    ):
+        assert_refused(lambda m=model, o=options: m.fit(x, y, **o), words)  # type: ignore[misc]
+    early = network(0.1, early_stopping=True)
+    assert_refused(lambda: early.fit(x, np.ones(len(y)), **given), "early_stopping")
+    assert_refused(lambda: early.fit(x[:5], [0, 1, 1, 1, 1]), "early_stopping=False")
+
+
+@pytest.mark.long
+def test_scikit_learns_own_checks_pass() -> None:
+    model = network(hidden_layer_sizes=(20,), learning_rate_init=0.01, max_iter=100, n_iter_no_change=10)
+    with unchecked_types(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(model, on_skip=None)
+    assert {result["check_name"] for result in results if result["status"] != "passed"} <= {"check_array_api_input"}
+
+
+def test_without_torch_the_extra_is_named_and_the_rest_works() -> None:
+    program = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, *others):
+        if name == "torch":
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, NoTorch())
+from rightloss.sklearn import InformationGainClassifier, OrdinalClassifier
+try:
+    from rightloss.sklearn import InformationGainMLPClassifier
+except ImportError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "rightloss[torch]" in found.stdout

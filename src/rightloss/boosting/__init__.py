@@ -1,14 +1,17 @@
-"""Gradient boosting at the population's prevalence: objectives for LightGBM and XGBoost, and a classifier around them."""
+"""Objectives for LightGBM and XGBoost: the information gain, with its marginal over all rows, and early-stopping metrics."""
 
-import importlib.util
+from typing import Any
 
-from ..extras import install
-
-for _name in ("sklearn",):
-    if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(f"rightloss.boosting needs {_name}: {install('boosting')}", name=_name)
-
-from .classifier import BoostingClassifier as BoostingClassifier
 from .objectives import BoostingMetric as BoostingMetric
 from .objectives import InformationGainObjective as InformationGainObjective
 from .objectives import WeightedObjective as WeightedObjective
+
+
+def __getattr__(name: str) -> Any:
+    """Name the replacement of a class that is gone."""
+    if name == "BoostingClassifier":
+        raise ImportError(
+            "BoostingClassifier is gone: write rightloss.sklearn.PrevalenceCorrectedClassifier(LGBMClassifier(), population=…); "
+            "it takes LightGBM, XGBoost and CatBoost. For other losses give the library an objective of rightloss.boosting."
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -73,7 +73,7 @@ class ClassTerms:
         return bool((self.weights == 1).all())
 
 
-class Rows(NamedTuple):
+class ScoredRows(NamedTuple):
     """Raw scores by class `(k, n)`, class numbers `(n,)`, sample weights `(n,)` (None: all 1) and their sum."""
 
     scores: np.ndarray
@@ -94,14 +94,14 @@ class Rows(NamedTuple):
         return self.weigh(weights[self.labels])
 
 
-def gain_loss(rows: Rows, terms: ClassTerms) -> float:
+def gain_loss(rows: ScoredRows, terms: ClassTerms) -> float:
     """Return F/W, the mean information gain loss of the rows."""
     table = log_table(rows, terms.offset)
     own = rows.weigh(table[rows.labels, np.arange(len(rows.labels))]).sum() / rows.total
     return float((_excess(rows, terms) * _log_marginal(table, rows, terms)).sum() - own)
 
 
-def gain_derivatives(rows: Rows, terms: ClassTerms) -> tuple[np.ndarray, np.ndarray]:
+def gain_derivatives(rows: ScoredRows, terms: ClassTerms) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradient and the positive Hessian of F by class, `(k, n)` each; the Hessian without the factor K/(K − 1)."""
     table = log_table(rows, terms.offset)
     probs, c = np.exp(table), _excess(rows, terms)
@@ -121,7 +121,7 @@ def gain_derivatives(rows: Rows, terms: ClassTerms) -> tuple[np.ndarray, np.ndar
     return rows.weigh(gradient), np.maximum(rows.weigh(hessian), FLOOR)
 
 
-def binary_derivatives(rows: Rows, terms: ClassTerms) -> tuple[np.ndarray, np.ndarray]:
+def binary_derivatives(rows: ScoredRows, terms: ClassTerms) -> tuple[np.ndarray, np.ndarray]:
     """Return the row of class 1 of `gain_derivatives` for two classes whose first score is 0, faster.
 
     With p = p_n1, A = a_1 − a_0, u = a⁻_0 + a'_1 and w = a⁻_1 + a'_0,
@@ -149,7 +149,7 @@ def binary_derivatives(rows: Rows, terms: ClassTerms) -> tuple[np.ndarray, np.nd
     return gradient, np.maximum(hessian, FLOOR)
 
 
-def exact_hessian(rows: Rows, terms: ClassTerms) -> np.ndarray:
+def exact_hessian(rows: ScoredRows, terms: ClassTerms) -> np.ndarray:
     """Return the diagonal of the exact Hessian of F by class, `(k, n)`, which may be negative."""
     table = log_table(rows, terms.offset)
     probs, c, beta = np.exp(table), _excess(rows, terms)[:, None], terms.weights[rows.labels]
@@ -160,7 +160,7 @@ def exact_hessian(rows: Rows, terms: ClassTerms) -> np.ndarray:
     return rows.weigh(within) - rows.weigh(rows.weigh(between)) / rows.total
 
 
-def weighted_derivatives(rows: Rows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def weighted_derivatives(rows: ScoredRows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradient s β (p − 1{y=k}) and Hessian s β p (1 − p) of the weighted loss by class, `(k, n)` each."""
     probs = np.exp(log_table(rows, np.zeros(len(rows.scores))))
     importance, hessian = rows.importance(weights), probs * (1 - probs)
@@ -168,20 +168,20 @@ def weighted_derivatives(rows: Rows, weights: np.ndarray) -> tuple[np.ndarray, n
     return probs * importance, np.maximum(hessian * importance, FLOOR)
 
 
-def binary_weighted_derivatives(rows: Rows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def binary_weighted_derivatives(rows: ScoredRows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the row of class 1 of `weighted_derivatives` for two classes whose first score is 0."""
     odds, importance = np.exp(np.clip(-rows.scores[1], -700, 700)), rows.importance(weights)
     first = 1 / (1 + odds)
     return (first - rows.labels) * importance, np.maximum(odds * first * first * importance, FLOOR)
 
 
-def weighted_loss(rows: Rows, weights: np.ndarray) -> float:
+def weighted_loss(rows: ScoredRows, weights: np.ndarray) -> float:
     """Return the mean of −β_n log p(y_n|x_n)."""
     own = log_table(rows, np.zeros(len(rows.scores)))[rows.labels, np.arange(len(rows.labels))]
     return float(-(own * rows.importance(weights)).sum() / rows.total)
 
 
-def expected_log_loss(rows: Rows, population: np.ndarray) -> float:
+def expected_log_loss(rows: ScoredRows, population: np.ndarray) -> float:
     """Return −Σ_k π_k avg_{n: y_n=k} log p(k|x_n), the negative expected log-likelihood in the population."""
     mix = rows.mix()
     if not mix.all():
@@ -193,20 +193,20 @@ def expected_log_loss(rows: Rows, population: np.ndarray) -> float:
     return weighted_loss(rows, population / mix)
 
 
-def log_table(rows: Rows, offset: np.ndarray) -> np.ndarray:
+def log_table(rows: ScoredRows, offset: np.ndarray) -> np.ndarray:
     """Return log p_nk by class, `(k, n)`: the log-softmax of the scores plus an offset per class."""
     shifted = rows.scores + offset[:, None]
     shifted -= shifted.max(0)
     return shifted - np.log(np.exp(shifted).sum(0))
 
 
-def _excess(rows: Rows, terms: ClassTerms) -> np.ndarray:
+def _excess(rows: ScoredRows, terms: ClassTerms) -> np.ndarray:
     """Return c = v − κ r (k,), set to exactly 0 if only rounding is left."""
     c = rows.mix() - terms.evidence * terms.reference
     return c if np.abs(c).max() > 1e-9 else np.zeros_like(c)
 
 
-def _log_marginal(table: np.ndarray, rows: Rows, terms: ClassTerms) -> np.ndarray:
+def _log_marginal(table: np.ndarray, rows: ScoredRows, terms: ClassTerms) -> np.ndarray:
     """Return log m (k,)."""
     with np.errstate(divide="ignore"):
         weighted = table + np.log(rows.importance(terms.weights))

@@ -17,7 +17,7 @@ import numpy as np
 from ..prevalence import Frequencies, Prevalence, PrevalenceWarning, frequencies
 from .derivatives import (
     ClassTerms,
-    Rows,
+    ScoredRows,
     binary_derivatives,
     binary_weighted_derivatives,
     exact_hessian,
@@ -50,7 +50,7 @@ class InformationGainObjective:
     """The information gain as an objective, with the exact marginal and gradient, and a positive Hessian.
 
     The raw scores are the logits of the population: one per row for two classes, K per row (`num_class=K`) for more. Start them
-    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. Every round takes the marginal
+    at log π (`init_score` in LightGBM, `base_margin` in XGBoost) and add it to the predictions. Every round takes the marginal
     over all rows, also with bagging, because both libraries compute the derivatives of all rows and bag afterwards. The
     derivation is in `rightloss.boosting.derivatives`.
 
@@ -77,9 +77,8 @@ class InformationGainObjective:
     def __init__(self, prevalence: Prevalence, reference: Frequencies | None = None) -> None:
         self.prevalence, self.reference = prevalence, reference
         pi, rho = prevalence.population, prevalence.sampling
-        self._reference = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
-        self._offset = (self._reference.log() - pi.log()).numpy()
-        self._weights = (self._reference / rho).numpy()
+        mix = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
+        self._terms = ClassTerms(mix, np.log(mix) - np.log(pi), mix / rho, prevalence.evidence)
         self._warned = False
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -87,15 +86,13 @@ class InformationGainObjective:
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
         self._check_mix(rows)
         if one_score:
-            return binary_derivatives(rows, self._terms(rows))
-        return _by_row(*gain_derivatives(rows, self._terms(rows)))
+            return binary_derivatives(rows, self._terms)
+        return _by_row(*gain_derivatives(rows, self._terms))
 
     @property
     def metric(self) -> BoostingMetric:
         """The loss itself, the negative mean information gain, on a validation set; lower is better."""
-        return BoostingMetric(
-            "information_gain_loss", lambda rows: gain_loss(rows, self._terms(rows)), self.prevalence.num_classes
-        )
+        return BoostingMetric("information_gain_loss", lambda rows: gain_loss(rows, self._terms), self.prevalence.num_classes)
 
     @property
     def log_loss(self) -> BoostingMetric:
@@ -105,18 +102,15 @@ class InformationGainObjective:
     def exact_hessian(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> np.ndarray:
         """Return the diagonal of the exact Hessian in the shape of the scores; do not train with it, it may be negative."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
-        exact = exact_hessian(rows, self._terms(rows))
+        exact = exact_hessian(rows, self._terms)
         return exact[1] if one_score else exact.T
 
-    def _terms(self, rows: Rows) -> ClassTerms:
-        return ClassTerms(self._reference.numpy(), self._offset, self._weights, self.prevalence.evidence)
-
-    def _check_mix(self, rows: Rows) -> None:
+    def _check_mix(self, rows: ScoredRows) -> None:
         """Warn once if the class frequencies of the rows are not the declared ones."""
         if self._warned:
             return
         self._warned = True
-        mix, sampling = rows.mix(), self.prevalence.sampling.numpy()
+        mix, sampling = rows.mix(), self.prevalence.sampling
         if (mix > MISMATCH * sampling).any() or (mix < sampling / MISMATCH).any():
             warnings.warn(
                 f"Expected training rows in the mix {sampling.round(4).tolist()} (`sampling`), but got "
@@ -146,7 +140,7 @@ class WeightedObjective:
 
     def __init__(self, prevalence: Prevalence) -> None:
         self.prevalence = prevalence
-        self._weights = prevalence.weights.numpy()
+        self._weights = prevalence.weights
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
@@ -184,7 +178,7 @@ class BoostingMetric:
         ('expected_log_loss', 0.693..., False)
     """
 
-    def __init__(self, name: str, value: Callable[[Rows], float], num_classes: int) -> None:
+    def __init__(self, name: str, value: Callable[[ScoredRows], float], num_classes: int) -> None:
         self.name, self._value, self._num_classes = name, value, num_classes
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -198,11 +192,11 @@ class BoostingMetric:
 
 
 def _log_loss_metric(prevalence: Prevalence) -> BoostingMetric:
-    population = prevalence.population.numpy()
-    return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, population), prevalence.num_classes)
+    pi = prevalence.population
+    return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, pi), prevalence.num_classes)
 
 
-def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[Rows, bool]:
+def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[ScoredRows, bool]:
     """Return the checked rows of `(scores, data)` or `(labels, scores, sample_weight)`, and whether a row has one score."""
     if isinstance(second, TrainingData):
         first, second, sample_weight = second.get_label(), first, second.get_weight()
@@ -216,7 +210,7 @@ def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tupl
         )
     by_class = np.stack([np.zeros_like(scores), scores]) if one_score else np.ascontiguousarray(scores.T)
     weights = None if sample_weight is None or np.size(sample_weight) == 0 else np.asarray(sample_weight, dtype=np.float64)
-    return Rows(by_class, labels, weights, float(len(labels) if weights is None else weights.sum())), one_score
+    return ScoredRows(by_class, labels, weights, float(len(labels) if weights is None else weights.sum())), one_score
 
 
 def _labels(labels: Any, num_classes: int) -> np.ndarray:

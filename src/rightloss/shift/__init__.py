@@ -3,8 +3,8 @@
 Stage: `log_probs (n, k), ρ → PrevalenceEstimate → Prevalence`.
 """
 
-from .calibration import Calibration as Calibration
-from .calibration import fit_calibration as fit_calibration
+from ..calibration import Calibration as Calibration
+from ..calibration import fit_calibration as fit_calibration
 from .estimate import PrevalenceEstimate as PrevalenceEstimate
 from .estimate import estimate_prevalence as estimate_prevalence
 from .joint_prevalence import JointPrevalenceEstimate as JointPrevalenceEstimate

@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
+from scipy.optimize import minimize_scalar, nnls
 
-from .calibration import HeldOut
-from .maximum_likelihood import QuadraticModel, maximise_model
+from ..calibration.held_out import HeldOut
 from .regions import boundary_limit, within_simplex
 
 
@@ -24,13 +22,12 @@ class PredictionMoments:
     """Means and covariances of the predictions, as one-hot classes or as probabilities.
 
     Attributes:
-        target: μ (K,); target_spread: covariance of μ `(K, K)`; target_count: n.
+        target: μ (K,); target_spread: covariance of μ `(K, K)`.
         by_class: P `(K, K)`, column per true class; spreads: covariance of each column `(K, K, K)`; counts: n_k (K,).
     """
 
     target: np.ndarray
     target_spread: np.ndarray
-    target_count: int
     by_class: np.ndarray
     spreads: np.ndarray
     counts: np.ndarray
@@ -41,21 +38,22 @@ class PredictionMoments:
         return self.counts / self.counts.sum()
 
 
-def prediction_moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> PredictionMoments:
+def prediction_moments(blocks: Iterable[np.ndarray], held_out: HeldOut, soft: bool) -> PredictionMoments:
     """Compute the moments in one pass over the target and one over the held-out set.
 
     The average is over probabilities if `soft`, else over 1 for the most probable class (the first of ties) and 0 for others.
     """
     size = held_out.log_probs.shape[1]
-    total, products, count = torch.zeros(size).double(), torch.zeros(size, size).double(), 0
+    total, products, count = np.zeros(size), np.zeros((size, size)), 0
     for block in blocks:
         sums, squares = _summed(block, soft)
         total, products, count = total + sums, products + squares, count + len(block)
-    columns = _columns(held_out, soft)
-    by_class = torch.stack([sums / number for sums, _, number in columns], 1)
-    spreads = torch.stack([_mean_spread(*column, soft) for column in columns])
+    classes = [held_out.log_probs[held_out.labels == k] for k in range(size)]
+    columns = [(*_summed(rows, soft), len(rows)) for rows in classes]
+    by_class = np.stack([sums / number for sums, _, number in columns], 1)
+    spreads = np.stack([_mean_spread(*column, soft) for column in columns])
     spread = _mean_spread(total, products, count, soft)
-    return PredictionMoments((total / count).numpy(), spread.numpy(), count, by_class.numpy(), spreads.numpy(), held_out.counts)
+    return PredictionMoments(total / count, spread, by_class, spreads, held_out.counts)
 
 
 def _unconstrained(data: PredictionMoments) -> np.ndarray:
@@ -69,28 +67,25 @@ def bbse(data: PredictionMoments) -> np.ndarray:
     free = _unconstrained(data)
     if (free >= 0).all():
         return free / free.sum()
-    curvature = data.by_class.T @ data.by_class
-
-    def fit(point: np.ndarray) -> QuadraticModel:
-        left = data.target - data.by_class @ point
-        return QuadraticModel(point, -0.5 * float(left @ left), data.by_class.T @ left, curvature)
-
-    return maximise_model(fit(np.full(len(free), 1 / len(free))))
+    # of all x ≥ 0, ‖(P − μ 1ᵀ) x‖² + (Σ x − 1)² is least at a multiple of that π
+    system = np.vstack([data.by_class - data.target[:, None], np.ones(len(free))])
+    weights = nnls(system, np.eye(len(system))[-1])[0]
+    return weights / weights.sum()
 
 
-def rlls(data: PredictionMoments, strength: float = 0.01, delta: float = 0.05) -> np.ndarray:
+def rlls(data: PredictionMoments) -> np.ndarray:
     """Return π = ρ (1 + θ), where θ minimises ‖C θ − b‖ + λ‖θ‖ with θ ≥ −1.
 
     From Azizzadenesheli, Liu, Yang, Anandkumar (2019), with C_jk = P_jk ρ_k and b = μ − C·1, and with their choice of
-    λ = `strength` · 3 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)). The norms are not squared, so θ solves C θ = b exactly if λ is
+    λ = 0.03 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)), δ = 0.05. The norms are not squared, so θ solves C θ = b exactly if λ is
     small relative to the smallest singular value of C. Then the result is that of BBSE with its constraint. Finally the weights
     1 + θ are scaled to a prevalence.
     """
     rho, size = data.frequencies, len(data.counts)
     joint = data.by_class * rho
     shift = data.target - joint.sum(1)
-    spread = 2 * math.log(2 * size / delta)
-    penalty = strength * 3 * (spread / (3 * data.counts.sum()) + math.sqrt(spread / data.counts.sum()))
+    spread = 2 * math.log(2 * size / 0.05)
+    penalty = 0.03 * (spread / (3 * data.counts.sum()) + math.sqrt(spread / data.counts.sum()))
 
     exact = _unconstrained(data) / rho - 1
     # if the solution of C θ = b is feasible and its subgradient contains 0, it is the minimum
@@ -155,37 +150,26 @@ def _inverse(by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (moves / values[seen]) @ (basis @ left[:, seen]).T, blind @ blind.T
 
 
-def _columns(held_out: HeldOut, soft: bool) -> list[tuple[Tensor, Tensor, int]]:
-    """Return `_summed` and the number of rows for the held-out examples of each class."""
-    size = held_out.log_probs.shape[1]
-    if soft:
-        rows = [held_out.log_probs[held_out.labels == k] for k in range(size)]
-        return [(*_summed(each, soft), len(each)) for each in rows]
-    pairs = size * held_out.labels + held_out.log_probs.argmax(1)
-    counts = torch.bincount(pairs, minlength=size**2).double().view(size, size)
-    return [(row, torch.diag(row), int(row.sum())) for row in counts]
-
-
-def _summed(log_probs: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
+def _summed(log_probs: np.ndarray, soft: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return Σ_n s_n (K,) and Σ_n s_n s_nᵀ of the rows s_n that are averaged."""
     if soft:
-        probs = log_probs.exp()
+        probs = np.exp(log_probs)
         return probs.sum(0), probs.T @ probs
-    counts = torch.bincount(log_probs.argmax(1), minlength=log_probs.shape[1]).double()
-    return counts, torch.diag(counts)
+    counts = np.bincount(log_probs.argmax(1), minlength=log_probs.shape[1]).astype(float)
+    return counts, np.diag(counts)
 
 
-def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Tensor:
+def _mean_spread(total: np.ndarray, products: np.ndarray, count: int, soft: bool) -> np.ndarray:
     """Return the covariance of a mean of `count` rows with these sums.
 
     One-hot rows get half a count more in every class, because a class not predicted in n rows may be predicted in the next.
     For probabilities one row with that covariance, the largest possible, is added, because few rows can underestimate it.
     """
     smooth = (total + 0.5) / (count + 0.5 * len(total))
-    largest = torch.diag(smooth) - torch.outer(smooth, smooth)
+    largest = np.diag(smooth) - np.outer(smooth, smooth)
     if not soft:
         return largest / count
-    return (products - torch.outer(total, total) / count + largest) / count**2
+    return (products - np.outer(total, total) / count + largest) / count**2
 
 
 def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndarray:
@@ -193,49 +177,14 @@ def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndar
 
     The minimum is one of the ridge solutions, and along them the cost has a single minimum.
     """
+    size = len(shift)
+
+    def ridge(log_ridge: float) -> np.ndarray:
+        root = math.exp(log_ridge / 2)
+        return nnls(np.vstack([joint, root * np.eye(size)]), np.append(shift + joint.sum(1), np.full(size, root)))[0] - 1
 
     def cost(theta: np.ndarray) -> float:
         return float(np.linalg.norm(joint @ theta - shift) + penalty * np.linalg.norm(theta))
 
-    def at(log_ridge: float) -> np.ndarray:
-        return _ridge(joint, shift, math.exp(log_ridge))
-
-    low, high, golden = -40.0, 10.0, (math.sqrt(5) - 1) / 2
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    of_left, of_right = cost(at(left)), cost(at(right))
-    while high - low > 1e-9:
-        if of_left <= of_right:
-            high, right, of_right = right, left, of_left
-            left = high - golden * (high - low)
-            of_left = cost(at(left))
-        else:
-            low, left, of_left = left, right, of_right
-            right = low + golden * (high - low)
-            of_right = cost(at(right))
-    return min(at(-40.0), at((low + high) / 2), np.zeros(len(shift)), key=cost)
-
-
-def _ridge(joint: np.ndarray, shift: np.ndarray, ridge: float) -> np.ndarray:
-    """Return the θ ≥ −1 that minimises ‖C θ − b‖² + ridge ‖θ‖², by Lawson and Hanson's active-set method for 1 + θ ≥ 0."""
-    size = len(shift)
-    matrix = joint.T @ joint + ridge * np.eye(size)
-    wanted = joint.T @ shift + matrix.sum(1)
-    weights, free = np.ones(size), np.ones(size, dtype=bool)
-    for _ in range(10 * size):
-        index = np.flatnonzero(free)
-        best = np.zeros(size)
-        best[index] = np.linalg.solve(matrix[np.ix_(index, index)], wanted[index])
-        below = free & (best < 0)
-        if below.any():
-            share = np.where(below, weights / np.where(below, weights - best, 1.0), np.inf)
-            first = int(share.argmin())
-            weights = np.maximum(weights + share[first] * (best - weights), 0.0)
-            weights[first], free[first] = 0.0, False
-            continue
-        weights = best
-        slope = np.where(free, -np.inf, wanted - matrix @ weights)
-        worst = int(slope.argmax())
-        if slope[worst] <= 1e-12 * np.abs(wanted).max():
-            break
-        free[worst] = True
-    return weights - 1
+    best = minimize_scalar(lambda at: cost(ridge(at)), bounds=(-40.0, 10.0), method="bounded", options={"xatol": 1e-9})
+    return min(ridge(-40.0), ridge(float(best.x)), np.zeros(size), key=cost)

@@ -12,19 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ..arrays import (
+    Array,
+    Numbers,
+    Predictions,
+    array_of,
+    as_given,
+    checked_choice,
+    checked_level,
+    clusters_of,
+    fields_as_given,
+)
+from ..calibration import Calibration
+from ..calibration.held_out import HeldOut, held_out_set
+from ..calibration.model import CalibrationKind, calibrate, checked_kind
 from ..finding_tables import ByFinding, by_name, for_each_finding, in_order, option_by_name
-from ..log_probs import Numbers, Predictions, clusters_of, tensor_of
 from ..prevalence import FindingMix, Frequencies, Prevalence, PrevalenceWarning
-from ..rng import checked_level
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
-from .calibration import KINDS, Calibration, CalibrationKind, HeldOut, calibrate, held_out_set, require_every_class
 from .label_shift import LabelShiftWarning, goodness_of_fit, held_out_by_finding, sampling_mix
 from .maximum_likelihood import MixLikelihood, QuadraticModel, maximise
 from .regions import (
-    Widening,
     boundary_limit,
     condition_number,
     curvature_at,
@@ -36,7 +44,6 @@ from .regions import (
 from .stream import PredictionStream, Stream, predictions_by_finding
 
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
-METHODS = get_args(Method)
 CalibrationChoice = CalibrationKind | Literal["assumed"] | Calibration | None
 _PROFILE_WORK = 1e10  # operations a profile may take; with more, use the curvature
 _FEW = 15  # with fewer held-out examples of a class, regions may cover too little
@@ -109,8 +116,9 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on, with every class in it.
             For dense maps the labels are `(n, h, w, …)`. Rows and cells labelled −100 are ignored. With fewer than 15 examples
             of a class there is a warning, because regions then cover less than their level.
-        calibration: "bias-corrected", "vector", "temperature" or "mean" (unchanged predictions, ρ is their mean), fitted on
-            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em". "assumed" means that the
+        calibration: "affine", "beta", "temperature" or "mean" (unchanged predictions, ρ is their mean), fitted on `held_out`
+            by [`fit_calibration`][rightloss.calibration.fit_calibration] without shrinkage; or a `Calibration`. None with a
+            held-out set is "affine" for "em": one slope, and a bias per class. "assumed" means that the
             predictions are known to be calibrated at the mix ρ, and fits nothing. None without a held-out set assumes the same
             and always warns, because unlabelled predictions cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k that
             sum to n, their weighted mean is exactly ρ for any model, right or wrong.
@@ -122,44 +130,50 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
         held_out_groups: the same of the held-out rows, for a calibration fitted here.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
+        >>> from scipy.special import log_softmax
         >>> from rightloss.shift import estimate_prevalence
-        >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)
-        ...     return torch.log_softmax(torch.stack([-x, x], 1), 1)
-        >>> labels, unknown = torch.arange(2000) % 2, torch.arange(2000) % 10 == 0
-        >>> held_out, target = (predict(torch.randn(2000) + 2 * y.float() - 1) for y in (labels, unknown))
+        >>> def predict(y):  # at equal classes, N(−1, 1) and N(1, 1)
+        ...     x = np.random.default_rng(0).normal(2.0 * y - 1)
+        ...     return log_softmax(np.stack([-x, x], 1), 1)
+        >>> labels, unknown = np.arange(2000) % 2, np.arange(2000) % 10 == 0
+        >>> held_out, target = predict(labels), predict(unknown)
         >>> estimate = estimate_prevalence(target, sampling=0.5, held_out=(held_out, labels))
         >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
         True
     """
-    findings = by_name(sampling)
-    if findings is not None:
-        return _by_finding(
-            log_probs, findings, sampling, held_out, calibration, prior, method, region, level, groups, held_out_groups
-        )
+    options: dict[str, Any] = {
+        "method": method,
+        "region": region,
+        "level": level,
+        "groups": groups,
+        "held_out_groups": held_out_groups,
+    }
+    if by_name(sampling) is not None:
+        return _by_finding(log_probs, sampling, held_out, calibration, prior, options)
     level = checked_level(level)
-    _check_options(method, region, calibration, held_out, prior)
+    choice = _checked_options(method, region, calibration, held_out, prior)
     rows = PredictionStream(log_probs, passes=method == "em")
     rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
     alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
     data = None if held_out is None else held_out_set(held_out, rows.num_classes, held_out_groups)
     clusters = None if groups is None else _clusters_of(groups, rows, log_probs, method)
-    fitted = _fitted_calibration(calibration, method, data, rho)  # type: ignore[arg-type]
-    rho = rho if fitted is None else fitted.sampling.numpy()
+    fitted = _fitted_calibration(choice, method, data, rho)
+    rho = rho if fitted is None else fitted.sampling
     if method == "em":
         found = _maximum_likelihood(rows, rho, fitted, alpha, region, level, clusters)
     else:
         assert data is not None
-        require_every_class(data)
+        data.require_every_class()
         _warn_of_few(data.counts, stacklevel=3)
         found = _linear_system(rows, data, fitted, method, region, level)
-    if found.condition > _BLURRED or not found.converged:
-        why = "its search did not converge" if not found.converged else "the predictions hardly distinguish some classes"
+    estimate = PrevalenceEstimate(
+        **found, level=level, method=method, rows=rows.count or 0, calibration=fitted, sampling=rho.copy()
+    )
+    if estimate.condition > _BLURRED or not estimate.converged:
+        why = "the predictions hardly distinguish some classes" if estimate.converged else "its search did not converge"
         warnings.warn(f"Do not rely on the estimated prevalence: {why}.", LabelShiftWarning, stacklevel=2)
-    with torch.inference_mode(False):  # so that the tensors can also be used in training
-        arrays = {name: torch.from_numpy(value.copy()) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
-        context: dict[str, Any] = {"level": level, "method": method, "rows": rows.count, "calibration": fitted}
-        return PrevalenceEstimate(**{**vars(found), **arrays, **context, "sampling": torch.from_numpy(rho.copy())})
+    return fields_as_given(estimate, rows.given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +181,7 @@ class PrevalenceEstimate:
     """The result of `estimate_prevalence`: estimated class frequencies of a population.
 
     Attributes:
-        population: π̂ (K,), float64; a class may have exactly 0.
+        population: π̂ (K,), float64; a class may have exactly 0. Arrays are tensors if the predictions were.
         low: lower limits of the regions per class (K,); π̂ itself without regions.
         high: upper limits.
         level: the level of the regions.
@@ -177,7 +191,7 @@ class PrevalenceEstimate:
             for which the normal region at `level` ends at the limit of the likelihood's; directions without information have
             a standard error of 1.
         condition: condition number: of the classes' likelihood ratios (EM) or of the confusion matrix. 1 is best.
-        iterations: Newton steps; 1 for linear systems.
+        iterations: evaluations of the likelihood of all rows; 1 for linear systems.
         converged: whether the maximum was reached.
         log_likelihood: L(π̂) (with a prior: the log posterior, both up to a constant); None for linear systems.
         rows: the number of predictions.
@@ -185,9 +199,9 @@ class PrevalenceEstimate:
         sampling: ρ (K,), the mix at which the predictions hold.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.shift import estimate_prevalence
-        >>> certain = torch.tensor([[0.999, 0.001]] * 90 + [[0.001, 0.999]] * 10).log()
+        >>> certain = np.log([[0.999, 0.001]] * 90 + [[0.001, 0.999]] * 10)
         >>> estimate = estimate_prevalence(certain, sampling=0.5, calibration="assumed")
         >>> print(estimate)
         Prevalence estimate (em, 100 predictions)
@@ -197,25 +211,25 @@ class PrevalenceEstimate:
         True
     """
 
-    population: Tensor
-    low: Tensor
-    high: Tensor
+    population: Array
+    low: Array
+    high: Array
     level: float
     region: str
     method: str
-    covariance: Tensor
+    covariance: Array
     condition: float
     iterations: int
     converged: bool
     log_likelihood: float | None
     rows: int
     calibration: Calibration | None = field(repr=False)
-    sampling: Tensor = field(repr=False)
+    sampling: Array = field(repr=False)
 
     @property
-    def standard_error(self) -> Tensor:
+    def standard_error(self) -> Array:
         """The standard error of each class's frequency (K,)."""
-        return self.covariance.diagonal().clamp_min(0).sqrt()
+        return as_given(np.sqrt(np.diag(array_of(self.covariance, "covariance")).clip(0)), self.covariance)
 
     def prevalence(self, sampling: Frequencies | Prevalence | None = None) -> Prevalence:
         """Return an uncertain `Prevalence`: the Dirichlet with the estimate's mean and Σ_k Var(π_k)/π_k.
@@ -227,24 +241,17 @@ class PrevalenceEstimate:
         Args:
             sampling: ρ of the model; by default the mix at which the predictions hold.
         """
-        errors, size = self._errors(), len(self.population)
-        mean = torch.maximum(self.population, (math.sqrt(2 / math.pi) * errors).clamp_max(1 / size))
+        population, low, high, errors, rho = (
+            array_of(getattr(self, name), name) for name in ("population", "low", "high", "standard_error", "sampling")
+        )
+        if self.region != "none":  # the curvature ignores the ends of the region at 0 and 1
+            wide = np.maximum(high - population, population - low) / math.sqrt(deviance_limit(self.level))
+            errors = np.where((self.region == "fieller") | (low == 0) | (high == 1), wide, errors)
+        size = len(population)
+        mean = np.maximum(population, np.minimum(math.sqrt(2 / math.pi) * errors, 1 / size))
         mean = mean / mean.sum()
         total = max((size - 1) / float((errors**2 / mean).sum()) - 1, size)
-        rho = self.sampling if sampling is None else torch.from_numpy(sampling_mix(sampling, size))
-        return Prevalence.dirichlet(total * mean, rho)
-
-    def _errors(self) -> Tensor:
-        """Return standard errors; if the region ends at 0 or 1, from its longer side, as the curvature ignores the ends."""
-        errors = self.standard_error
-        if self.region == "none":
-            return errors
-        z = math.sqrt(deviance_limit(self.level))
-        up, down = (self.high - self.population) / z, (self.population - self.low) / z
-        wide = torch.maximum(up, down)
-        if self.region == "fieller":
-            return wide
-        return torch.where((self.low == 0) | (self.high == 1), wide, errors)
+        return Prevalence.dirichlet(total * mean, rho if sampling is None else sampling_mix(sampling, size))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings: the frequencies with their limits, and what they come from."""
@@ -260,35 +267,11 @@ class PrevalenceEstimate:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """The result of either kind of method, in numpy: the first attributes of `PrevalenceEstimate`."""
-
-    population: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    region: str
-    covariance: np.ndarray
-    condition: float
-    iterations: int = 1
-    converged: bool = True
-    log_likelihood: float | None = None
-
-
 def _by_finding(
-    log_probs: Any,
-    findings: dict[str, Any],
-    sampling: Any,
-    held_out: Any,
-    calibration: Any,
-    prior: Any,
-    method: Method,
-    region: Any,
-    level: float,
-    groups: Numbers | None,
-    held_out_groups: Numbers | None,
+    log_probs: Any, sampling: Any, held_out: Any, calibration: Any, prior: Any, options: dict[str, Any]
 ) -> ByFinding[PrevalenceEstimate]:
     """Estimate the frequency of each finding as that of two classes."""
+    findings = by_name(sampling) or {}
     names = list(findings)
     if isinstance(calibration, Calibration):
         raise ValueError("Expected a calibration of each finding by its name, but got one for all: fit one to each finding.")
@@ -297,20 +280,10 @@ def _by_finding(
     calibrations, priors = option_by_name(calibration, names, "calibration"), option_by_name(prior, names, "prior")
 
     def estimated(number: int, name: str) -> PrevalenceEstimate:
-        return estimate_prevalence(
-            predictions[number],
-            findings[name],
-            method=method,
-            held_out=pairs[number],
-            calibration=calibrations[name],
-            prior=priors[name],
-            region=region,
-            level=level,
-            groups=groups,
-            held_out_groups=held_out_groups,
-        )
+        own: dict[str, Any] = {"held_out": pairs[number], "calibration": calibrations[name], "prior": priors[name], **options}
+        return estimate_prevalence(predictions[number], findings[name], **own)
 
-    title = "Prevalence estimates by finding" + ("" if region is None else f", {100 * level:g} % regions")
+    title = "Prevalence estimates by finding" + ("" if options["region"] is None else f", {100 * options['level']:g} % regions")
     return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
 
 
@@ -329,19 +302,20 @@ def _fitted_calibration(
         if data is None:
             _warn_of_trust(stacklevel=4)
         else:
-            calibration = "bias-corrected"
+            calibration = "affine"
     if calibration is None or calibration == "assumed":
         return None
     if isinstance(calibration, str):
         assert data is not None
-        calibration = calibrate(data, calibration)
-    if len(calibration.bias) != len(rho):
+        calibration = calibrate(data, calibration, shrink=0.0, stacklevel=4)  # shrunken slopes would bias the estimate
+    if len(calibration.slopes) != len(rho) or calibration.counts is None:
+        kind = f"one of {len(calibration.slopes)}" if calibration.counts is not None else "one without labels"
         raise ValueError(
-            f"Expected a calibration of {len(rho)} classes, but got one of {len(calibration.bias)}: fit it to this model."
+            f"Expected a calibration of {len(rho)} classes, fitted to labels, but got {kind}: fit it to this model."
         )
     if method == "em":
         _warn_of_mix(calibration, rho, stacklevel=4)
-        _warn_of_few(calibration.counts.numpy(), stacklevel=4)
+        _warn_of_few(calibration.counts, stacklevel=4)
     return calibration
 
 
@@ -352,24 +326,24 @@ def _maximum_likelihood(
     prior: np.ndarray | None,
     region: str | None,
     level: float,
-    clusters: Tensor | None,
-) -> _Solution:
+    clusters: np.ndarray | None,
+) -> dict[str, Any]:
     likelihood = MixLikelihood(rows, rho, calibration, prior)
     some = likelihood.of_some_rows()
     # moved away from the boundary, because other rows may need a class that these rows do not
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
-    curvature = curvature_at(best, level)
+    curvature, limit, sets = curvature_at(best, level), deviance_limit(level), _independent_examples(calibration, clusters)
 
     def added(point: np.ndarray) -> np.ndarray:
         return _added_variance(likelihood, point, calibration, clusters)
 
-    def widening(model: QuadraticModel) -> np.ndarray:
+    def most(model: QuadraticModel) -> np.ndarray:
         # without fixing classes at 0: the calibration is as uncertain for a class at 0 as for one close to 0
         alone, together = (np.diag(each) for each in _covariances(model.curvature, added(model.point)))
-        return np.divide(together, alone, out=np.ones_like(alone), where=alone > 0) * _stretch(alone, together, sets, level)
+        widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
+        return np.sqrt(limit * widening * _stretch(alone, together, sets, level))
 
-    sets = _independent_examples(calibration, clusters)
     plain, full = _covariances(curvature, added(best.point))
     errors, wide = (np.sqrt(np.diag(each).clip(0)) for each in (plain, full))
     wide = wide * np.sqrt(_stretch(np.diag(plain), np.diag(full), sets, level))
@@ -380,10 +354,23 @@ def _maximum_likelihood(
         near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10
         region = "profile" if cheap or near else "curvature"
     if region == "profile":
-        wider: Widening = widening if sets < _ENOUGH else widening(best.model)
-        low, high = profile_region(likelihood, best, errors, deviance_limit(level), wider)
-    condition = condition_number(curvature)
-    return _Solution(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
+        own = most(best.model)
+
+        def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
+            return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
+
+        low, high = profile_region(likelihood, best, errors, own, reach if sets < _ENOUGH else None)
+    return {
+        "population": best.point,
+        "low": low.copy(),
+        "high": high.copy(),
+        "region": region or "none",
+        "covariance": full,
+        "condition": condition_number(curvature),
+        "iterations": best.iterations,
+        "converged": best.converged,
+        "log_likelihood": best.value,
+    }
 
 
 def _covariances(curvature: np.ndarray, added: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -393,21 +380,21 @@ def _covariances(curvature: np.ndarray, added: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _added_variance(
-    likelihood: MixLikelihood, point: np.ndarray, calibration: Calibration | None, clusters: Tensor | None
+    likelihood: MixLikelihood, point: np.ndarray, calibration: Calibration | None, clusters: np.ndarray | None
 ) -> np.ndarray:
     """Return the variance of the gradient of L beyond its curvature `(K, K)`: by the calibration, and by groups of rows."""
     added = np.zeros((len(point), len(point)))
     if calibration is not None:
         moved = likelihood.by_calibration(point)
-        added += moved @ calibration.covariance.numpy() @ moved.T
+        added += moved @ calibration.covariance @ moved.T
     if clusters is not None:
         added += likelihood.by_cluster(point, clusters)
     return added
 
 
-def _independent_examples(calibration: Calibration | None, clusters: Tensor | None) -> float:
+def _independent_examples(calibration: Calibration | None, clusters: np.ndarray | None) -> float:
     """Return the smaller of the held-out examples of the rarest class and the groups: what the added variance is from."""
-    counts = math.inf if calibration is None else float(calibration.counts.min())
+    counts = math.inf if calibration is None else float(np.min(calibration.counts))
     return counts if clusters is None else min(counts, float(clusters.max()) + 1)
 
 
@@ -423,7 +410,7 @@ def _stretch(alone: np.ndarray, together: np.ndarray, examples: float, level: fl
     return np.array([boundary_limit(math.inf, level, float(each)) for each in degrees]) / deviance_limit(level)
 
 
-def _clusters_of(groups: Any, rows: PredictionStream, log_probs: Any, method: str) -> Tensor:
+def _clusters_of(groups: Any, rows: PredictionStream, log_probs: Any, method: str) -> np.ndarray:
     """Return the number of each row's group, for a table in memory."""
     if method != "em" or rows.is_stream:
         what = f"method={method!r}" if method != "em" else "a stream of predictions"
@@ -431,25 +418,32 @@ def _clusters_of(groups: Any, rows: PredictionStream, log_probs: Any, method: st
             f"Expected no `groups` for {what}, but got some: use method='em' and a table in memory, or repeat the estimate on "
             "groups drawn with replacement."
         )
-    clusters = clusters_of(groups, tensor_of(log_probs, "log_probs").shape)
+    clusters = clusters_of(groups, array_of(log_probs, "log_probs").shape)
     assert clusters is not None
     return clusters
 
 
 def _linear_system(
     rows: PredictionStream, data: HeldOut, calibration: Calibration | None, method: str, region: str | None, level: float
-) -> _Solution:
-    blocks: Iterable[Tensor] = rows
+) -> dict[str, Any]:
+    blocks: Iterable[np.ndarray] = rows
     if calibration is not None:
         blocks = (calibration.apply(block) for block in rows)
         data = HeldOut(calibration.apply(data.log_probs), data.labels)
     means = prediction_moments(blocks, data, soft=method.endswith("soft"))
     point = rlls(means) if method.startswith("rlls") else bbse(means)
-    full, condition = covariance(means, point), float(np.linalg.cond(means.by_class))
-    if region is None:
-        return _Solution(point, point, point, "none", full, condition)
-    low, high = fieller_region(means, point, level)
-    return _Solution(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
+    low, high = (point, point) if region is None else fieller_region(means, point, level)
+    return {
+        "population": point,
+        "low": np.minimum(low, point),
+        "high": np.maximum(high, point),
+        "region": "none" if region is None else "fieller",
+        "covariance": covariance(means, point),
+        "condition": float(np.linalg.cond(means.by_class)),
+        "iterations": 1,
+        "converged": True,
+        "log_likelihood": None,
+    }
 
 
 def _warn_of_trust(stacklevel: int) -> None:
@@ -465,12 +459,12 @@ def _warn_of_trust(stacklevel: int) -> None:
 
 def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> None:
     """Warn if a calibration assumes a held-out set at the mix ρ, but its labels contradict that."""
-    counts = calibration.counts.numpy()
+    counts = np.asarray(calibration.counts)
     if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
         shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
         warnings.warn(
             f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes "
-            "`sampling`: the prevalence may be far off; use calibration='bias-corrected'.",
+            "`sampling`: the prevalence may be far off; use calibration='affine'.",
             LabelShiftWarning,
             stacklevel=stacklevel,
         )
@@ -487,24 +481,19 @@ def _warn_of_few(counts: np.ndarray, stacklevel: int) -> None:
         )
 
 
-def _check_options(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> None:
-    if method not in METHODS:
-        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {method!r}: choose one of them.")
-    kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None)
-    if region not in kinds:
-        raise ValueError(f"Expected `region` for {method!r} to be one of {kinds}, but got {region!r}: choose one of them.")
-    kind = calibration if isinstance(calibration, str) else None
-    if calibration is not None and not isinstance(calibration, Calibration) and kind not in (*KINDS, "assumed"):
-        raise ValueError(
-            f"Expected `calibration` to be None, assumed, one of {', '.join(KINDS)}, or a Calibration, but got "
-            f"{calibration!r}: choose one, or make one with fit_calibration."
-        )
+def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> CalibrationChoice:
+    """Return the calibration, by its present name."""
+    checked_choice(method, "method", get_args(Method))
+    checked_choice(region, "region", ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None))
+    kind = None if isinstance(calibration, Calibration) else calibration
+    if kind is not None and not (isinstance(kind, str) and kind == "assumed"):
+        kind = checked_kind(kind, "calibration", stacklevel=4)
     if kind == "assumed" and held_out is not None:
         raise ValueError(
             "Expected calibration='assumed' or `held_out`, but got both: leave one of them out; with a held-out set nothing "
             "needs to be assumed."
         )
-    needs = f"method={method!r}" if method != "em" else f"calibration={kind!r}" if kind in KINDS else None
+    needs = f"method={method!r}" if method != "em" else f"calibration={kind!r}" if kind not in (None, "assumed") else None
     if needs and held_out is None:
         raise ValueError(
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
@@ -512,11 +501,12 @@ def _check_options(method: Any, region: Any, calibration: Any, held_out: Any, pr
         )
     if prior is not None and method != "em":
         raise ValueError(f"Expected no `prior` for method={method!r}, but got one: a linear system has none; use method='em'.")
+    return kind or calibration
 
 
 def _dirichlet(prior: Any, size: int) -> np.ndarray:
-    alpha = np.asarray(prior.detach().cpu() if isinstance(prior, Tensor) else prior)
-    if alpha.shape != (size,) or alpha.dtype.kind not in "fiu" or not np.isfinite(alpha).all() or (alpha < 1).any():
+    alpha = array_of(prior, "prior")
+    if alpha.shape != (size,) or alpha.dtype == bool or not np.isfinite(alpha).all() or (alpha < 1).any():
         raise ValueError(
             f"Expected `prior` to be {size} Dirichlet parameters ≥ 1, but got {prior!r}: 1 means no prior "
             "knowledge, 1 + c means c people of a class counted elsewhere."

@@ -5,45 +5,41 @@ Stage: features of both, labels → L(π), maximal over the model's weights → 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy import linalg
-from torch import Tensor
 
-from ..solve import Quadratic, minimise
+from ..solve import Quadratic, minimise, softmax_columns
 from .maximum_likelihood import QuadraticModel
 
 _BLOCK = 1 << 15  # rows per product, so that its factors stay in the cache
-_ENOUGH = 1e-13  # tolerance in nats of the maximum over the weights
+_ENOUGH = 1e-15  # tolerance in nats of the maximum over the weights
 _RANK = 1e-10  # fraction of the largest variance below which a direction of the features counts as constant
 _LEAST = 1e-300  # probability used for one too small to be represented
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The data, in columns: whitened features below a 1, labelled `(p, n)` and unlabelled `(p, m)`, and the weight of a row.
+    """The data, in columns: whitened features below a 1.
 
     Attributes:
-        labelled: of the labelled rows.
+        labelled: of the labelled rows `(p, n)`.
         labels: their classes (n,).
-        unlabelled: of the rows of the population.
-        weight: weight of an unlabelled row relative to a labelled one; 1 in the likelihood.
+        unlabelled: of the rows of the population `(p, m)`.
         counts: labelled rows of each class (K,).
     """
 
-    labelled: Tensor
-    labels: Tensor
-    unlabelled: Tensor
-    weight: float
+    labelled: np.ndarray
+    labels: np.ndarray
+    unlabelled: np.ndarray
     counts: np.ndarray
 
     @property
     def total(self) -> float:
-        """N, the total weight of all rows."""
-        return float(self.counts.sum() + self.weight * self.unlabelled.shape[1])
+        """N, the number of all rows."""
+        return float(self.counts.sum() + self.unlabelled.shape[1])
 
 
 class Weights(NamedTuple):
@@ -70,9 +66,8 @@ class Last(NamedTuple):
     slope: np.ndarray
 
 
-@dataclass(frozen=True)
-class _Derivatives:
-    """L at one point: its value, its derivatives by the free rows of Γ and by v, and each row's probabilities in columns."""
+class _Derivatives(NamedTuple):
+    """L at one point: its value, its derivatives by the free rows of Γ and by v, and predictions of the unlabelled rows."""
 
     value: float
     weights: Weights
@@ -80,10 +75,8 @@ class _Derivatives:
     gamma_gamma: np.ndarray
     gamma_v: np.ndarray
     v_v: np.ndarray
-    own: Tensor  # T `(K, n)` of the labelled rows
-    pooled: Tensor  # T `(K, m)` of the unlabelled rows
-    shares: Tensor  # s `(K, m)`: predictions in the population
-    ratios: Tensor  # q `(K, m)`: s/π
+    shares: np.ndarray  # s `(K, m)`: predictions in the population
+    ratios: np.ndarray  # q `(K, m)`: s/π
 
     def saddle(self) -> np.ndarray:
         """Return the second derivatives by (Γ, v), negative in Γ and positive in v."""
@@ -116,17 +109,20 @@ class JointLikelihood:
         self.last: Last | None = None
         mix = rows.counts / rows.counts.sum()
         start = Weights(np.zeros((self._size, len(slopes))), -np.log(mix))
-        alone = Rows(rows.labelled, rows.labels, rows.unlabelled[:, :0], rows.weight, rows.counts)
-        self.weights = self._maximised(alone, mix, start).weights
+        self.weights = self._maximised(replace(rows, unlabelled=rows.unlabelled[:, :0]), mix, start).weights
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
         """Return L, its gradient and its curvature at π; the search for the weights starts from those at the last π."""
-        found, mixed, slope = self._found(population)
-        fixed = self._rows.weight * (found.ratios @ found.ratios.T).numpy()
+        found = self._maximised(self._rows, population, self._expected(population))
+        fixed, gradient = found.ratios @ found.ratios.T, found.ratios.sum(1)
+        mixed = self._mixed(found)
+        if not np.isfinite(mixed).all():  # a row of a class that π excludes
+            return QuadraticModel(population, -np.inf, gradient, fixed)
+        # If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
+        slope = -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
         with np.errstate(over="ignore", invalid="ignore"):
             curvature = fixed - mixed.T @ slope
-        gradient = self._rows.weight * found.ratios.sum(1).numpy()
-        if not np.isfinite(curvature).all():  # a row of a class that π excludes
+        if not np.isfinite(curvature).all():
             return QuadraticModel(population, -np.inf, gradient, fixed)
         self.weights, self.last = found.weights, Last(population, found.weights, slope)
         curvature = (curvature + curvature.T) / 2
@@ -138,33 +134,10 @@ class JointLikelihood:
         if last is not None:
             self.last, self.weights = last, last.weights
 
-    def class_densities(self) -> Tensor:
+    def class_densities(self) -> np.ndarray:
         """Return p(x|k) of the unlabelled rows `(K, m)`, up to a factor for each row, at the current weights."""
-        gamma, v = (torch.from_numpy(each) for each in self.weights)
-        return torch.softmax(gamma @ self._rows.unlabelled + v[:, None], 0)
-
-    def score_variance(self, population: np.ndarray) -> np.ndarray:
-        """Return the variance `(K, K)` of the gradient by π, with Γ and v profiled out, for class counts fixed by design."""
-        rows = self._rows
-        found, _, slope = self._found(population)
-        adjust = torch.from_numpy(-slope)
-        own = torch.eye(self._size, dtype=torch.float64)[:, rows.labels]
-        labelled = -_score(rows.labelled, own - found.own, own, adjust)
-        unlabelled = found.ratios - _score(rows.unlabelled, found.shares - found.pooled, found.shares, adjust)
-        by_stream = [labelled[:, rows.labels == k] for k in range(self._size)] + [rows.weight * unlabelled]
-        centred = [scores - scores.mean(1, keepdim=True) for scores in by_stream]
-        return torch.stack([scores @ scores.T for scores in centred]).sum(0).numpy()
-
-    def _found(self, population: np.ndarray) -> tuple[_Derivatives, np.ndarray, np.ndarray]:
-        """Return L at π with its second derivatives by (Γ, v) and π, and the derivatives of the best (Γ, v) by π.
-
-        If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
-        """
-        found = self._maximised(self._rows, population, self._expected(population))
-        mixed = self._mixed(found)
-        if not np.isfinite(mixed).all():
-            return found, mixed, np.full_like(mixed, np.nan)
-        return found, mixed, -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
+        gamma, v = self.weights
+        return softmax_columns(gamma @ self._rows.unlabelled + v[:, None])[1]
 
     def _expected(self, population: np.ndarray) -> Weights:
         """Return the weights to expect at π from the last ones and their derivative."""
@@ -194,33 +167,33 @@ class JointLikelihood:
 
     def _derivatives(self, rows: Rows, population: np.ndarray, weights: Weights) -> _Derivatives:
         """Return L and its derivatives at Γ and π, with v at its minimum."""
-        gamma, w = torch.from_numpy(weights.gamma), rows.weight
-        log_own = torch.log_softmax(gamma @ rows.labelled, 0)
-        own, pooled = log_own.exp(), torch.softmax(gamma @ rows.unlabelled, 0).clamp_min_(_LEAST)
+        logits = weights.gamma @ rows.labelled
+        totals, own = softmax_columns(logits)
+        pooled = np.maximum(softmax_columns(weights.gamma @ rows.unlabelled)[1], _LEAST)
         v, mixed, v_v = _least(rows, population, pooled, weights.log_multipliers)
-        ratios = pooled * (torch.from_numpy(np.exp(v))[:, None] / mixed)
-        shares = ratios * torch.from_numpy(population)[:, None]
-        by_gamma = w * ((shares - pooled)[1:] @ rows.unlabelled.T) - own[1:] @ rows.labelled.T
-        by_gamma.index_add_(0, rows.labels[rows.labels > 0] - 1, rows.labelled.T[rows.labels > 0])
+        ratios = pooled * (np.exp(v)[:, None] / mixed)
+        shares = ratios * population[:, None]
+        labelled = np.eye(self._size)[:, rows.labels] - own
+        by_gamma = (shares - pooled)[1:] @ rows.unlabelled.T + labelled[1:] @ rows.labelled.T
         free = weights.gamma[1:].reshape(-1)
         drawn = self._penalty @ free
-        value = float(log_own.gather(0, rows.labels[None]).sum() + w * mixed.log().sum()) + float(rows.counts @ v)
-        spread = w * _gram(rows.unlabelled, shares)
-        gamma_gamma = spread - w * _gram(rows.unlabelled, pooled) - _gram(rows.labelled, own) - self._penalty
+        value = (np.take_along_axis(logits, rows.labels[None], 0) - totals).sum() + np.log(mixed).sum() + rows.counts @ v
+        spread = _gram(rows.unlabelled, shares)
+        gamma_gamma = spread - _gram(rows.unlabelled, pooled) - _gram(rows.labelled, own) - self._penalty
         gamma_v = spread[:, :: len(rows.labelled)]  # v changes the predictions in the same way as the intercepts
-        by_free = by_gamma.numpy().reshape(-1) - drawn
         at = Weights(weights.gamma, v)
-        return _Derivatives(value - free @ drawn / 2, at, by_free, gamma_gamma, gamma_v, v_v, own, pooled, shares, ratios)
+        by_free = by_gamma.reshape(-1) - drawn
+        return _Derivatives(float(value - free @ drawn / 2), at, by_free, gamma_gamma, gamma_v, v_v, shares, ratios)
 
     def _mixed(self, found: _Derivatives) -> np.ndarray:
         """Return the second derivatives of L by (Γ, v) and π: of s_l by π_k, 1{l=k} q_l − s_l q_k."""
-        rows, columns = self._rows, []
+        columns = []
         for k in range(self._size):
             moved = -found.shares * found.ratios[k]
             moved[k] += found.ratios[k]
-            by_gamma = rows.weight * (moved[1:] @ rows.unlabelled.T)
-            columns.append(torch.cat([by_gamma.flatten(), by_gamma[:, 0]]))
-        return torch.stack(columns, 1).numpy()
+            by_gamma = moved[1:] @ self._rows.unlabelled.T
+            columns.append(np.append(by_gamma.reshape(-1), by_gamma[:, 0]))
+        return np.stack(columns, 1)
 
 
 def whitening(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -233,7 +206,9 @@ def whitening(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
 
 
-def _least(rows: Rows, population: np.ndarray, pooled: Tensor, start: np.ndarray) -> tuple[np.ndarray, Tensor, np.ndarray]:
+def _least(
+    rows: Rows, population: np.ndarray, pooled: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Minimise n·v + Σ log Σ_k π_k exp(v_k) T_k + N log Σ_k exp(−v_k) over v, by Newton's method.
 
     Returns v, Σ_k π_k exp(v_k) T_k of each row, and the second derivatives by v_1 … v_K−1.
@@ -242,14 +217,19 @@ def _least(rows: Rows, population: np.ndarray, pooled: Tensor, start: np.ndarray
 
     def function(point: np.ndarray) -> Quadratic:
         v = np.append(0.0, contrasts @ point)
-        mixed = torch.from_numpy(population * np.exp(v)) @ pooled
-        value = rows.counts @ v + rows.total * np.log(np.exp(-v).sum()) + rows.weight * float(mixed.log().sum())
-        gradient, curved = _slopes_by_multipliers(rows, population * np.exp(v), pooled, mixed, v)
-        return Quadratic(float(value), contrasts.T @ gradient, contrasts.T @ curved @ contrasts, (v, mixed, curved))
+        mix, scale = population * np.exp(v), np.exp(-v).sum()
+        mixed = mix @ pooled
+        value = rows.counts @ v + rows.total * np.log(scale) + np.log(mixed).sum()
+        shares = mix[1:, None] * pooled[1:] / mixed
+        multipliers, expected = rows.total * np.exp(-v)[1:] / scale, shares.sum(1)
+        gradient = rows.counts[1:] + expected - multipliers
+        curved = np.diag(expected + multipliers) - shares @ shares.T - np.outer(multipliers, multipliers) / rows.total
+        detail = v + np.log(scale), mixed * scale, curved
+        return Quadratic(float(value), contrasts.T @ gradient, contrasts.T @ curved @ contrasts, detail)
 
-    v, mixed, curved = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH).at.detail
-    scale = float(np.exp(-v).sum())
-    return v + np.log(scale), mixed * scale, curved
+    found = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH).at.detail
+    v, mixed, curved = found
+    return v, mixed, curved
 
 
 def _contrasts(size: int) -> np.ndarray:
@@ -258,36 +238,14 @@ def _contrasts(size: int) -> np.ndarray:
     return basis[1:] - basis[0]
 
 
-def _slopes_by_multipliers(
-    rows: Rows, mix: np.ndarray, pooled: Tensor, mixed: Tensor, v: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and second derivatives by v_1 … v_K−1 of what `_least` minimises."""
-    shares = torch.from_numpy(mix[1:])[:, None] * pooled[1:] / mixed
-    multipliers = (rows.total * np.exp(-v) / np.exp(-v).sum())[1:]
-    expected = rows.weight * shares.sum(1).numpy()
-    curved = np.diag(expected + multipliers) - rows.weight * (shares @ shares.T).numpy()
-    return rows.counts[1:] + expected - multipliers, curved - np.outer(multipliers, multipliers) / rows.total
-
-
-def _score(f: Tensor, by_logits: Tensor, by_v: Tensor, adjust: Tensor) -> Tensor:
-    """Return `(K, n)`: each row's derivatives by Γ and v, times `adjust`."""
-    width, free = len(f), len(by_v) - 1
-    by_gamma = adjust[: width * free].reshape(free, width, -1)
-    moved = torch.einsum("kn,kpj,pn->jn", by_logits[1:], by_gamma, f)
-    return moved + adjust[width * free :].T @ by_v[1:]
-
-
-def _gram(f: Tensor, probs: Tensor) -> np.ndarray:
+def _gram(f: np.ndarray, probs: np.ndarray) -> np.ndarray:
     """Return Σ_i (diag p_i − p_i p_iᵀ) ⊗ f_i f_iᵀ for classes 1 … K−1."""
     free, width = len(probs) - 1, len(f)
-    out = torch.zeros(free, width, free, width, dtype=torch.float64)
+    out = np.zeros((free * width, free * width))
     for start in range(0, f.shape[1], _BLOCK):
         block, p = f[:, start : start + _BLOCK], probs[1:, start : start + _BLOCK]
-        for k in range(free):
-            for j in range(k, free):
-                of_rows = p[k] * (1 - p[k]) if j == k else -p[k] * p[j]
-                out[k, :, j] += (block * of_rows) @ block.T
-    for k in range(free):
-        for j in range(k):
-            out[k, :, j] = out[j, :, k].T
-    return out.reshape(free * width, free * width).numpy()
+        moved = p[:, None] * block
+        out += linalg.block_diag(*(each @ block.T for each in moved))
+        moved = moved.reshape(free * width, -1)
+        out -= moved @ moved.T
+    return out

@@ -12,17 +12,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from scipy.special import log_softmax
 
-from ..log_probs import Numbers, as_given, tensor_of
+from ..arrays import Array, Numbers, array_of, as_given, checked_level, checked_number, fields_as_given
 from ..prevalence import class_frequencies
-from ..rng import checked_level
 from .estimate import PrevalenceEstimate
 from .joint_likelihood import JointLikelihood, Rows, whitening
 from .label_shift import LabelShiftWarning
-from .maximum_likelihood import Maximum, QuadraticModel, maximise
+from .maximum_likelihood import QuadraticModel, log_mixture, maximise
 from .regions import boundary_limit, condition_number, curvature_at, profile_region, tangent_inverse
 
 _FEW = 15  # with fewer labelled rows of a class, intervals may cover too little
@@ -38,29 +35,30 @@ class JointPrevalenceEstimate(PrevalenceEstimate):
         counts: labelled rows of each class (K,).
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.shift import joint_prevalence
-        >>> y, unknown = torch.arange(400) % 2, torch.arange(2000) % 10 == 0
-        >>> x, unlabelled = (torch.randn(len(k), 1) + 2 * k.float()[:, None] for k in (y, unknown))
+        >>> draw, y, unknown = np.random.default_rng(0), np.arange(400) % 2, np.arange(2000) % 10 == 0
+        >>> x, unlabelled = (draw.normal(2.0 * each[:, None]) for each in (y, unknown))
         >>> estimate = joint_prevalence(x, y, unlabelled)
-        >>> mean = estimate.log_probs(unlabelled).exp().mean(0)
-        >>> torch.allclose(mean.double(), estimate.population, atol=1e-6)
+        >>> np.allclose(np.exp(estimate.log_probs(unlabelled)).mean(0), estimate.population)
         True
     """
 
-    tilt: Tensor = field(repr=False)
-    slopes: Tensor = field(repr=False)
-    counts: Tensor = field(repr=False)
+    tilt: Array = field(repr=False)
+    slopes: Array = field(repr=False)
+    counts: Array = field(repr=False)
 
     @property
-    def intercept(self) -> Tensor:
+    def intercept(self) -> Array:
         """a (K,): α_k + log π̂_k; −∞ for a class with π̂_k = 0."""
-        return self.tilt + self.population.log()
+        with np.errstate(divide="ignore"):
+            return as_given(array_of(self.tilt, "tilt") + np.log(array_of(self.population, "population")), self.tilt)
 
     def log_probs(self, features: Numbers) -> Any:
-        """Return log p(k|x) in the population `(n, K)` for features `(n, d)`, with the type of the input."""
-        given = _table(features, "features", self.slopes.shape[1])
-        return as_given(torch.log_softmax(given @ self.slopes.T + self.intercept, 1), features)
+        """Return log p(k|x) in the population `(n, K)` for features `(n, d)`; tensors for a tensor."""
+        slopes, intercept = array_of(self.slopes, "slopes"), array_of(self.intercept, "intercept")
+        given = _table(features, "features", slopes.shape[1])
+        return as_given(log_softmax(given @ slopes.T + intercept, axis=1), features)
 
     def __str__(self) -> str:
         head = f"Prevalence estimate (joint, {int(self.counts.sum()):,} labelled and {self.rows:,} unlabelled rows)"
@@ -73,7 +71,6 @@ def joint_prevalence(
     unlabelled: Numbers,
     *,
     level: float = 0.95,
-    unlabelled_weight: float | None = None,
     penalty: float = 1e-3,
 ) -> JointPrevalenceEstimate:
     """Estimate the prevalence by the joint maximum likelihood of π and of p(k|x) ∝ exp(a_k + b_k·f(x)), with intervals.
@@ -96,42 +93,67 @@ def joint_prevalence(
         y: their classes (n,), 0 … K−1; each class needs rows. Fewer than 15 give a warning.
         unlabelled: f of the population's rows `(m, d)`, assumed to be independent.
         level: the level of the intervals.
-        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows; by default m/n, the same for each row. Other
-            values are consistent, but less precise: the limit of the deviance is then scaled by Var/Var_0, with Var the
-            sandwich variance.
         penalty: τ of −τ/2 Σ_k Var(b_k·f − mean of the classes), which keeps slopes finite if the classes are separated.
 
     Raises:
         ValueError: if features are not a finite table, differ in width, or a class has no rows.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.shift import joint_prevalence
-        >>> y, unknown = torch.arange(400) % 2, torch.arange(2000) % 10 == 0
-        >>> x, unlabelled = (torch.randn(len(k), 1) + 2 * k.float()[:, None] for k in (y, unknown))
+        >>> draw, y, unknown = np.random.default_rng(0), np.arange(400) % 2, np.arange(2000) % 10 == 0
+        >>> x, unlabelled = (draw.normal(2.0 * each[:, None]) for each in (y, unknown))
         >>> estimate = joint_prevalence(x, y, unlabelled)
         >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
         True
     """
     level = checked_level(level)
-    rows, mean, whiten = _whitened(features, y, unlabelled, unlabelled_weight)
-    likelihood = JointLikelihood(rows, _checked_penalty(penalty))
+    penalty = checked_number(penalty, "penalty", 0.0, remedy="1e-3 keeps separated classes finite")
+    rows, mean, whiten = _whitened(features, y, unlabelled)
+    likelihood = JointLikelihood(rows, penalty)
     _warn_of_rows(rows, likelihood)
     best = maximise(likelihood, _start(likelihood, rows))
     likelihood(best.point)
     go_back = partial(likelihood.go_back, likelihood.last)
     curvature = curvature_at(best, level)
-    plain = full = tangent_inverse(curvature)
-    widening = np.ones(len(best.point))
-    if unlabelled_weight is not None:
-        full = plain @ likelihood.score_variance(best.point) @ plain
-        widening = np.divide(np.diag(full), np.diag(plain), out=widening, where=np.diag(plain) > 0)
+    full = tangent_inverse(curvature)
+    errors = np.sqrt(np.diag(tangent_inverse(best.model.curvature)))
     limit = partial(boundary_limit, level=level, degrees=_degrees(rows))
-    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), limit, widening, go_back)
+
+    def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
+        error = min(float(errors[k]), math.sqrt(tangent_inverse(model.curvature)[k, k]))
+        distance, step = min(value, 1 - value) / error, 1e-4
+        root, further = math.sqrt(limit(distance)), math.sqrt(limit(distance + step))
+        return root, math.copysign(1.0, 0.5 - value) * (further - root) / (step * error)
+
+    most = np.full(len(best.point), math.sqrt(limit(math.inf)))
+    low, high = profile_region(likelihood, best, np.sqrt(np.diag(full)), most, reach, go_back)
     go_back()  # to the weights at π̂
     if not best.converged:
         warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
-    return _estimate(best, likelihood, rows, (mean, whiten), low, high, full, condition_number(curvature), level)
+    gamma, multipliers = likelihood.weights
+    slopes = gamma[:, 1:] @ whiten.T  # in the features' own units
+    tilt = gamma[:, 0] + multipliers - slopes @ mean
+    found = JointPrevalenceEstimate(
+        population=best.point,
+        low=low,
+        high=high,
+        level=level,
+        region="profile",
+        method="joint",
+        covariance=full,
+        condition=condition_number(curvature),
+        iterations=best.iterations,
+        converged=best.converged,
+        log_likelihood=best.value,
+        rows=rows.unlabelled.shape[1],
+        calibration=None,
+        sampling=rows.counts / rows.counts.sum(),
+        tilt=tilt - tilt.mean(),
+        slopes=slopes - slopes.mean(0),
+        counts=rows.counts,
+    )
+    return fields_as_given(found, features)
 
 
 def _degrees(rows: Rows) -> float:
@@ -142,77 +164,27 @@ def _degrees(rows: Rows) -> float:
 def _start(likelihood: JointLikelihood, rows: Rows) -> np.ndarray:
     """Return the π that best fits the unlabelled rows with the model of the labelled rows, moved away from the boundary."""
     densities, size = likelihood.class_densities(), len(rows.counts)
-
-    def of_labelled_model(population: np.ndarray) -> QuadraticModel:
-        mixed = torch.from_numpy(population) @ densities
-        shares = densities / mixed
-        return QuadraticModel(population, float(mixed.log().sum()), shares.sum(1).numpy(), (shares @ shares.T).numpy())
-
-    return 0.99 * maximise(of_labelled_model, np.full(size, 1 / size)).point + 0.01 / size
+    found = maximise(lambda population: log_mixture(population, [densities]), np.full(size, 1 / size))
+    return 0.99 * found.point + 0.01 / size
 
 
-def _estimate(
-    best: Maximum,
-    likelihood: JointLikelihood,
-    rows: Rows,
-    map_: tuple[np.ndarray, np.ndarray],
-    low: np.ndarray,
-    high: np.ndarray,
-    covariance: np.ndarray,
-    condition: float,
-    level: float,
-) -> JointPrevalenceEstimate:
-    """Return the result, with weights in the features' own units."""
-    mean, whiten = map_
-    gamma = likelihood.weights.gamma
-    slopes = gamma[:, 1:] @ whiten.T
-    tilt = gamma[:, 0] + likelihood.weights.log_multipliers - slopes @ mean
-    arrays = {
-        "population": best.point,
-        "low": low,
-        "high": high,
-        "covariance": covariance,
-        "sampling": rows.counts / rows.counts.sum(),
-        "tilt": tilt - tilt.mean(),
-        "slopes": slopes - slopes.mean(0),
-        "counts": rows.counts,
-    }
-    with torch.inference_mode(False):  # so that the tensors can also be used in training
-        return JointPrevalenceEstimate(
-            **{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()},
-            level=level,
-            region="profile",
-            method="joint",
-            condition=condition,
-            iterations=best.iterations,
-            converged=best.converged,
-            log_likelihood=best.value,
-            rows=rows.unlabelled.shape[1],
-            calibration=None,
-        )
-
-
-def _whitened(features: Any, y: Any, unlabelled: Any, mass: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
+def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
     """Return the whitened data, and the mean and the matrix used for whitening."""
-    labelled = _table(features, "features").numpy()
-    others = _table(unlabelled, "unlabelled", labelled.shape[1]).numpy()
+    labelled = _table(features, "features")
+    others = _table(unlabelled, "unlabelled", labelled.shape[1])
     labels = _labels(y, len(labelled))
-    weight = _checked_weight(mass, len(labelled) / len(others))
     mean, whiten = whitening(np.concatenate([labelled, others]))
     if whiten.shape[1] == 0:
         raise ValueError("Expected features that vary, but all rows are equal: use other features.")
-    first, second = (
-        torch.from_numpy(np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T])) for x in (labelled, others)
-    )
-    counts = labels.bincount().double().numpy()
-    return Rows(first, labels, second, weight, counts), mean, whiten
+    first, second = (np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T]) for x in (labelled, others))
+    return Rows(first, labels, second, np.bincount(labels).astype(float)), mean, whiten
 
 
-def _table(values: Any, name: str, width: int | None = None) -> Float[Tensor, "n d"]:
-    table = tensor_of(values, name).detach().to("cpu", torch.float64)
+def _table(values: Any, name: str, width: int | None = None) -> np.ndarray:
+    table = array_of(values, name).astype(np.float64, copy=False)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(
-            f"Expected `{name}` to be a table (rows, features), but got shape {tuple(table.shape)}: "
+            f"Expected `{name}` to be a table (rows, features), but got shape {table.shape}: "
             "give a row per example and a column per feature; `x[:, None]` makes a table of one feature."
         )
     if width is not None and table.shape[1] != width:
@@ -220,46 +192,28 @@ def _table(values: Any, name: str, width: int | None = None) -> Float[Tensor, "n
             f"Expected `{name}` to have {width} columns, as the labelled rows have, but got {table.shape[1]}: "
             "use the same features for both."
         )
-    if not bool(torch.isfinite(table).all()):
-        row = int(torch.nonzero(~torch.isfinite(table).all(1))[0])
+    if not np.isfinite(table).all():
+        row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
         raise ValueError(f"Expected `{name}` to be finite, but row {row} is not: drop such rows, or fill them in.")
     return table
 
 
-def _labels(y: Any, rows: int) -> Tensor:
-    labels = tensor_of(y, "labels").detach().cpu()
-    labels = labels.long() if labels.dtype == torch.bool else labels
+def _labels(y: Any, rows: int) -> np.ndarray:
+    labels = array_of(y, "labels")
+    labels = labels.astype(np.int64) if labels.dtype == bool else labels
     if labels.shape != (rows,):
         raise ValueError(
-            f"Expected one label per labelled row, ({rows},), but got shape {tuple(labels.shape)}: "
+            f"Expected one label per labelled row, ({rows},), but got shape {labels.shape}: "
             "were some rows dropped from one of the two?"
         )
-    size = 2 if labels.is_floating_point() else max(2, int(labels.max()) + 1)
-    missing = torch.nonzero(class_frequencies(labels, size) == 0).flatten().tolist()
+    size = 2 if labels.dtype.kind == "f" else max(2, int(labels.max()) + 1)
+    missing = np.flatnonzero(class_frequencies(labels, size) == 0).tolist()
     if missing:
         raise ValueError(
             f"Expected labelled rows of every class, but class(es) {missing} have none: add some, or number the classes from 0 "
             "without gaps."
         )
-    return labels.long()
-
-
-def _checked_weight(mass: Any, per_row: float) -> float:
-    """Return the weight of an unlabelled row: 1, or λ n/m."""
-    if mass is None:
-        return 1.0
-    if isinstance(mass, bool) or not isinstance(mass, int | float) or not 0 < mass < math.inf:
-        raise ValueError(
-            f"Expected `unlabelled_weight` to be a positive number, but got {mass!r}: it is the weight of unlabelled relative "
-            "to labelled rows; None gives each row the same weight."
-        )
-    return float(mass) * per_row
-
-
-def _checked_penalty(penalty: Any) -> float:
-    if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty < math.inf:
-        raise ValueError(f"Expected `penalty` to be a number ≥ 0, but got {penalty!r}: 1e-3 keeps separated classes finite.")
-    return float(penalty)
+    return labels.astype(np.int64)
 
 
 def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
@@ -271,7 +225,7 @@ def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
             LabelShiftWarning,
             stacklevel=3,
         )
-    if bool(((torch.from_numpy(likelihood.weights.gamma) @ rows.labelled).argmax(0) == rows.labels).all()):
+    if ((likelihood.weights.gamma @ rows.labelled).argmax(0) == rows.labels).all():
         warnings.warn(
             "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "
             "classes do not overlap: use fewer features, or label more rows.",

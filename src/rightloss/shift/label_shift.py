@@ -7,19 +7,18 @@ shift.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-import torch
-from torch import Tensor
+from scipy.special import chdtrc
 
+from ..arrays import Numbers, Predictions, array_of, array_or_tensor, checked_level, log_prob_table, rows_of
+from ..calibration.held_out import HeldOut, held_out_set
 from ..finding_tables import ByFinding, FindingRows, by_name, finding_tables, for_each_finding, in_order
-from ..log_probs import Numbers, Predictions, log_prob_table, rows_of, tensor_of
 from ..prevalence import FindingMix, Frequencies, Prevalence, frequencies
-from ..rng import checked_level
 from .bbse_rlls import covariance, prediction_moments
-from .calibration import HeldOut, held_out_set, require_every_class
 
 _MOST_BINS = 6  # bins per predicted class
 _PER_BIN = 25  # rows of either set per bin, if possible
@@ -56,11 +55,12 @@ class LabelShiftTest:
         complaints: the problems found, as sentences; empty if there are none.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
+        >>> from scipy.special import log_softmax
         >>> from rightloss.shift import label_shift_test
-        >>> y = torch.arange(2000) % 2
-        >>> x = torch.randn(2000) + 2 * y - 1
-        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> y = np.arange(2000) % 2
+        >>> x = np.random.default_rng(0).normal(2.0 * y - 1)
+        >>> log_probs = log_softmax(np.stack([-x, x], 1), 1)
         >>> label_shift_test(log_probs, held_out=(log_probs, y)).well_conditioned
         True
     """
@@ -127,12 +127,15 @@ def label_shift_test(
             If no model has enough rows for that, all rows are tested together.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
+        >>> from scipy.special import log_softmax
         >>> from rightloss.shift import label_shift_test
-        >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)
-        ...     return torch.log_softmax(torch.stack([-x, x], 1), 1)
-        >>> labels, unknown = torch.arange(2000) % 2, torch.arange(2000) % 10 == 0
-        >>> held_out, target = (predict(torch.randn(2000) + 2 * y.float() - 1) for y in (labels, unknown))
+        >>> draw = np.random.default_rng(0)
+        >>> def predict(y):  # at equal classes, N(−1, 1) and N(1, 1)
+        ...     x = draw.normal(2.0 * y - 1)
+        ...     return log_softmax(np.stack([-x, x], 1), 1)
+        >>> labels, unknown = np.arange(2000) % 2, np.arange(2000) % 10 == 0
+        >>> held_out, target = predict(labels), predict(unknown)
         >>> label_shift_test(target, held_out=(held_out, labels)).tenable
         True
     """
@@ -149,9 +152,9 @@ def label_shift_test(
             stacklevel=3,
         )
         return ByFinding(results, _cells, "Label shift by finding")
-    target = log_prob_table(rows_of(tensor_of(log_probs, "log_probs"))).detach().to("cpu", torch.float64)
+    target = log_prob_table(rows_of(array_or_tensor(log_probs, "log_probs"))).astype(np.float64, copy=False)
     data = held_out_set(held_out, target.shape[1])
-    require_every_class(data)
+    data.require_every_class()
     rho = None if sampling is None else sampling_mix(sampling, target.shape[1])  # type: ignore[arg-type]
     means = prediction_moments([target], data, soft=False)
     fits = [_distance(*_binned(*part)) for part in _parts(target, data, folds)]
@@ -162,7 +165,7 @@ def label_shift_test(
     present = max(1, int((population > 2 * errors).sum()))
     used = [fit for fit in fits if fit.bins > present]
     statistic, degrees = float(sum(fit.statistic for fit in used)), sum(fit.bins - present for fit in used)
-    p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
+    p_value = float(chdtrc(degrees, statistic)) if degrees > 0 else 1.0
     of_mix = None if rho is None else goodness_of_fit(data.counts, rho)
     condition, error = float(np.linalg.cond(means.by_class)), float(errors.max())
     complaints = _complaints(p_value, degrees, of_mix, condition, error, 1 - level)
@@ -203,60 +206,58 @@ def held_out_by_finding(held_out: Any, sampling: Any) -> list[Any]:
 def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:
     """Return ρ (K,) from K frequencies, that of class 1 for two classes, or a `Prevalence`."""
     given = sampling.sampling if isinstance(sampling, Prevalence) else sampling
-    return frequencies(given, "sampling", num_classes).numpy()
+    return frequencies(given, "sampling", num_classes)
 
 
 def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
     """Return the p-value of Pearson's test that labels with these counts (K,) have the mix ρ."""
     expected = counts.sum() * rho
-    return _tail(float(((counts - expected) ** 2 / expected).sum()), len(rho) - 1)
+    return float(chdtrc(len(rho) - 1, ((counts - expected) ** 2 / expected).sum()))
 
 
-def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
+def _binned(target: np.ndarray, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
     size = target.shape[1]
-    both = torch.cat([target, data.log_probs])
-    score, predicted = both.max(1)
-    if size == 2:  # the probability of the other class ranks confident predictions without rounding
-        score = -both.min(1).values
-    is_target = torch.arange(len(both)) < len(target)
-    bins, first = torch.zeros(len(both), dtype=torch.long), 0
-    for k in range(size):
+    both = np.concatenate([target, data.log_probs])
+    # of two classes, the probability of the other ranks confident predictions without rounding
+    score, predicted = -both.min(1) if size == 2 else both.max(1), both.argmax(1)
+    kind = np.concatenate([np.full(len(target), size), data.labels])  # the target's rows are one more column
+    bins, first = np.zeros(len(both), dtype=np.int64), 0
+    for k in np.unique(predicted):
         rows = predicted == k
-        fewest = min(int((rows & is_target).sum()), int((rows & ~is_target).sum()))
-        parts = min(_MOST_BINS, max(1, fewest // _PER_BIN))
-        if not bool(rows.any()):
-            continue
-        edges = _edges(score[rows], is_target[rows], parts)
-        bins[rows] = first + torch.bucketize(score[rows], edges)
+        edges = _edges(score[rows], kind[rows] == size)
+        bins[rows] = first + np.searchsorted(edges, score[rows])
         first += len(edges) + 1
-    labels = torch.nn.functional.one_hot(data.labels, size).double()
-    by_class = torch.zeros(first, size).double().index_add_(0, bins[len(target) :], labels)
-    return torch.bincount(bins[: len(target)], minlength=first).double().numpy(), by_class.numpy()
+    counts = np.bincount(bins * (size + 1) + kind, minlength=first * (size + 1)).reshape(first, size + 1).astype(float)
+    return counts[:, -1], counts[:, :-1]
 
 
-def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
+def _edges(score: np.ndarray, is_target: np.ndarray) -> np.ndarray:
     """Return quantiles of the scores, with equal weight for both sets; all below the largest score, so that no bin is empty."""
-    weight = torch.where(is_target, 0.5 / is_target.sum().clamp_min(1), 0.5 / (~is_target).sum().clamp_min(1)).double()
-    order = score.argsort()
-    reached = weight[order].cumsum(0) / weight.sum()
-    wanted = torch.arange(1, parts, dtype=torch.float64) / parts
-    edges = torch.unique(score[order][torch.searchsorted(reached, wanted).clamp_max(len(order) - 1)])
+    ours, theirs = int(is_target.sum()), int((~is_target).sum())
+    parts = min(_MOST_BINS, max(1, min(ours, theirs) // _PER_BIN))
+    weight, order = np.where(is_target, 0.5 / max(ours, 1), 0.5 / max(theirs, 1)), score.argsort()
+    places = np.searchsorted(weight[order].cumsum() / weight.sum(), np.arange(1, parts) / parts - 1e-12)  # not by rounding
+    edges = np.unique(score[order][places.clip(max=len(order) - 1)])
     return edges[edges < score.max()]
 
 
-def _parts(target: Tensor, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> list[tuple[Tensor, HeldOut]]:
-    """Return the rows of each model that has some of both sets, with every class in the second."""
+def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> Iterator[tuple[np.ndarray, HeldOut]]:
+    """Yield the rows of each model that has some of both sets, with every class in the second; all rows if there is none."""
     if folds is None:
-        return [(target, data)]
-    ours, theirs = (tensor_of(each, "folds").cpu() for each in folds)
+        yield target, data
+        return
+    ours, theirs = (array_of(each, "folds") for each in folds)
     if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
         raise ValueError(
             f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
-            f"({len(data.labels)},), but got shapes {tuple(ours.shape)} and {tuple(theirs.shape)}: give a number for every row."
+            f"({len(data.labels)},), but got shapes {ours.shape} and {theirs.shape}: give a number for every row."
         )
-    both = [(target[ours == j], HeldOut(data.log_probs[theirs == j], data.labels[theirs == j])) for j in theirs.unique()]
-    return [(rows, held) for rows, held in both if len(rows) and held.counts.all()] or [(target, data)]
+    held = {j: HeldOut(data.log_probs[theirs == j], data.labels[theirs == j]) for j in np.unique(theirs)}
+    full = [j for j, rows in held.items() if rows.counts.all() and (ours == j).any()]
+    yield from ((target[ours == j], held[j]) for j in full)  # one at a time, as the target may be large
+    if not full:
+        yield target, data
 
 
 class _Fit(NamedTuple):
@@ -296,12 +297,6 @@ def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.nd
         owned = shares * population * (counts / mixed)[:, None]
         shares, population = (by_class + owned) / (sizes + owned.sum(0)), owned.sum(0) / rows
     return shares, population
-
-
-def _tail(statistic: float, degrees: int) -> float:
-    """Return P(χ² ≥ statistic)."""
-    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
 
 
 def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, error: float, size: float) -> list[str]:

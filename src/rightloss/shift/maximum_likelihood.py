@@ -1,28 +1,26 @@
 """The prevalence by maximum likelihood: L(π) from predictions at one mix, and its maximum on the simplex, boundary included.
 
-Stage: blocks of `log_probs`, ρ → L(π), in one pass over the rows → π̂. The search works on the K frequencies alone, in numpy.
+Stage: blocks of `log_probs`, ρ → L(π), in one pass over the rows → π̂.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from .calibration import Calibration
+from ..calibration import Calibration
+from ..solve import Quadratic, minimise
 from .stream import PredictionStream
 
 _KEPT = 1 << 23  # entries of a table whose ratios are kept from one pass to the next: 64 MB
-_ENOUGH = 1e-10  # tolerance in nats of the log-likelihood: about 1e-5 of a standard error
-_BOLD = 8  # iterations in which many coordinates may be set to 0 together; later only one at a time
+_ENOUGH = 1e-19  # tolerance in nats of the log-likelihood: 1e-9 of a standard error
 _RIDGE = 1e-11  # relative to the mean curvature: regularises classes that cannot be distinguished
 
 
-@dataclass(frozen=True)
-class QuadraticModel:
+class QuadraticModel(NamedTuple):
     """A concave function to second order at `point`: its value, gradient (K,) and negative second derivatives (K, K)."""
 
     point: np.ndarray
@@ -52,10 +50,10 @@ class MixLikelihood:
         prior: np.ndarray | None = None,
     ) -> None:
         self._rows, self._calibration = rows, calibration
-        self._log_sampling = torch.from_numpy(np.log(sampling))[:, None]
+        self._log_sampling = np.log(sampling)[:, None]
         self._counted = np.zeros(len(sampling)) if prior is None else prior - 1
         small = not rows.is_stream and (rows.count or 0) * rows.num_classes <= _KEPT
-        self._kept = torch.cat([self._ratios(block) for block in rows], 1) if small else None
+        self._kept = [self._ratios(block) for block in rows] if small else None
 
     @property
     def is_kept(self) -> bool:
@@ -64,7 +62,13 @@ class MixLikelihood:
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
         """Return L, its gradient and its curvature at π, in one pass."""
-        return self._summed(population, self._blocks())
+        counted = self._counted > 0
+        per_person = np.divide(1.0, population, out=np.zeros_like(population), where=counted & (population > 0))
+        with np.errstate(divide="ignore"):
+            value = float(self._counted[counted] @ np.log(population[counted]))
+        found = log_mixture(population, self._blocks())
+        curvature = found.curvature + np.diag(self._counted * per_person**2)
+        return QuadraticModel(population, found.value + value, found.gradient + self._counted * per_person, curvature)
 
     def of_some_rows(self) -> Callable[[np.ndarray], QuadraticModel] | None:
         """Return L of some rows, to start a search over all: every eighth row, or the first rows if passes are slow.
@@ -73,177 +77,111 @@ class MixLikelihood:
         """
         if self._kept is None:
             some = self._ratios(self._rows.head())
-        elif self._kept.numel() >= 1 << 15:
-            some = self._kept[:, ::8].contiguous()
+        elif sum(block.size for block in self._kept) >= 1 << 15:
+            some = np.concatenate([block[:, ::8] for block in self._kept], 1)
         else:
             return None
-        return lambda population: self._summed(population, iter([some]))
+        return lambda population: log_mixture(population, [some])
 
     def by_calibration(self, population: np.ndarray) -> np.ndarray:
         """Return ∂²L/∂π∂(a, c) `(K, 2K)` at π, where the log ratios are a_k log p_k + c_k up to a constant per row.
 
         With shares s_nk = r_nk / Σ_j π_j r_nj, ∂s_nk/∂l_nj = s_nk (1{j=k} − π_j s_nj).
         """
-        weights, size = torch.from_numpy(population), len(population)
-        by_slope, by_offset = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
-        start = 0
-        for block in self._rows:
-            ratios = self._ratios(block) if self._kept is None else self._kept[:, start : start + len(block)]
-            start += len(block)
-            shares = ratios / (weights @ ratios)
+        size = len(population)
+        by_slope, by_offset = np.zeros((size, size)), np.zeros((size, size))
+        for block, ratios in zip(self._rows, self._blocks(), strict=True):
+            shares = ratios / (population @ ratios)
             if self._calibration is None or self._calibration.kind != "mean":  # the slopes of "mean" have no uncertainty
-                moved = shares * block.T.clamp_min(-1e5)  # a share of 0 times log 0 is 0
-                by_slope += torch.diag(moved.sum(1)) - weights * (shares @ moved.T)
-            by_offset += torch.diag(shares.sum(1)) - weights * (shares @ shares.T)
-        return torch.cat([by_slope, by_offset], 1).numpy()
+                moved = shares * np.maximum(block.T, -1e5)  # a share of 0 times log 0 is 0
+                by_slope += np.diag(moved.sum(1)) - population * (shares @ moved.T)
+            by_offset += np.diag(shares.sum(1)) - population * (shares @ shares.T)
+        return np.concatenate([by_slope, by_offset], 1)
 
-    def by_cluster(self, population: np.ndarray, clusters: Tensor) -> np.ndarray:
+    def by_cluster(self, population: np.ndarray, clusters: np.ndarray) -> np.ndarray:
         """Return the variance of the gradient `(K, K)` beyond the curvature, for rows correlated within `clusters` (n,).
 
         It is Σ_g s_g s_gᵀ of the sums s_g of the rows' centred shares, times G/(G − 1) for G clusters, minus Σ_n s_n s_nᵀ.
         """
-        weights, start, size = torch.from_numpy(population), 0, len(population)
-        count = int(clusters.max()) + 1
-        sums, products = (torch.zeros(size, width, dtype=torch.float64) for width in (count, size))
+        start, count = 0, int(clusters.max()) + 1
+        sums, products = np.zeros((len(population), count)), 0.0
         for ratios in self._blocks():
-            shares = ratios / (weights @ ratios) - 1  # a constant for all classes does not move π
-            sums.index_add_(1, clusters[start : start + shares.shape[1]], shares)
-            products += shares @ shares.T
+            shares = ratios / (population @ ratios) - 1  # a constant for all classes does not move π
+            own = clusters[start : start + shares.shape[1]]
+            sums += [np.bincount(own, share, count) for share in shares]
+            products = products + shares @ shares.T
             start += shares.shape[1]
-        return (sums @ sums.T * (count / max(1, count - 1)) - products).numpy()
+        return sums @ sums.T * (count / max(1, count - 1)) - products
 
-    def _blocks(self) -> Iterator[Tensor]:
-        if self._kept is not None:
-            return iter([self._kept])
-        return (self._ratios(block) for block in self._rows)
+    def _blocks(self) -> Iterable[np.ndarray]:
+        return (self._ratios(block) for block in self._rows) if self._kept is None else self._kept
 
-    def _ratios(self, block: Tensor) -> Tensor:
+    def _ratios(self, block: np.ndarray) -> np.ndarray:
         """Return p(k|x_n)/ρ_k, `(K, n)`: classes first, so that sums over them run along memory."""
         block = block if self._calibration is None else self._calibration.apply(block)
-        return torch.sub(block.T, self._log_sampling).contiguous().exp_()
+        ratios = np.array(block.T, order="C")
+        ratios -= self._log_sampling
+        return np.exp(ratios, out=ratios)
 
-    def _summed(self, population: np.ndarray, blocks: Iterator[Tensor]) -> QuadraticModel:
-        weights = torch.from_numpy(population)
-        counted = self._counted > 0
-        with np.errstate(divide="ignore"):
-            value = float((self._counted * np.where(counted, np.log(population), 0.0))[counted].sum())
-        per_person = np.divide(1.0, population, out=np.zeros_like(population), where=counted & (population > 0))
-        gradient, curvature = self._counted * per_person, np.diag(self._counted * per_person**2)
+
+def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> QuadraticModel:
+    """Return Σ_n log Σ_k π_k r_kn to second order, for ratios r in blocks `(K, n)`."""
+    size = len(population)
+    value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # −∞ where π excludes a row
         for ratios in blocks:
-            mixed = weights @ ratios
+            mixed = population @ ratios
             shares = ratios / mixed
-            value += float(mixed.log_().sum())
-            gradient += shares.sum(1).numpy()
-            curvature += (shares @ shares.T).numpy()
-        return QuadraticModel(population, value, gradient, curvature)
+            value += float(np.log(mixed, out=mixed).sum())
+            gradient += shares.sum(1)
+            curvature += shares @ shares.T
+    return QuadraticModel(population, value, gradient, curvature)
 
 
-@dataclass(frozen=True)
-class Maximum:
-    """The result of a search: the point, its value, the model at the last evaluated point, and whether it converged."""
+class Maximum(NamedTuple):
+    """The result of a search: the function at its maximum, the number of evaluations, and whether it converged."""
 
-    point: np.ndarray
-    value: float
     model: QuadraticModel
     iterations: int
     converged: bool
 
+    @property
+    def point(self) -> np.ndarray:
+        return self.model.point
 
-def maximise(
-    function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray, fixed: int | None = None, max_iterations: int = 100
-) -> Maximum:
+    @property
+    def value(self) -> float:
+        return self.model.value
+
+
+def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray, fixed: int | None = None) -> Maximum:
     """Return the maximum over the simplex, by Newton's method, with the coordinate `fixed` kept at its start.
 
-    Each step maximises the second-order model of the function over the simplex, so coordinates can reach 0 exactly and leave
-    it again. A step is halved until the function increases. For the log-likelihood of a mixture, which is self-concordant,
-    this converges from every start, and quadratically near the maximum.
+    A log-likelihood L of mixtures grows by N log s if all frequencies are multiplied by s. So the maximum of L(π) − N Σ_k π_k
+    over all π ≥ 0 has the sum 1, and bounds at 0 are the only ones. With π_k fixed at v, the others are (1 − v) w, and
+    L is again that of a mixture of K − 1 components: π = A w, where A repeats v in row k.
     """
-    model = function(start)
-    if not np.isfinite(model.value):
-        return Maximum(start, -np.inf, model, 1, False)
-    for iteration in range(1, max_iterations + 1):
-        best = maximise_model(model, fixed)
-        step = best - model.point
-        gain = float(model.gradient @ step)
-        if gain <= _ENOUGH:
-            return Maximum(best, model.value + gain / 2, model, iteration, True)
-        found = _backtracked(function, model, step, gain)
-        if found is None:  # the remaining gain is below rounding
-            small = gain < 1e-6 + 1e-13 * abs(model.value)
-            return Maximum(best if small else model.point, model.value, model, iteration, small)
-        model = found
-    return Maximum(model.point, model.value, model, max_iterations, False)
+    size = len(start)
+    spread = np.eye(size)
+    if fixed is not None:
+        others = np.arange(size) != fixed
+        spread = (1 - start[fixed]) * spread[:, others] + start[fixed] * ~others[:, None]
+    first, calls = function(start), 0
+    if not np.isfinite(first.value) or fixed is not None and start[fixed] == 1:
+        return Maximum(first, 1, bool(np.isfinite(first.value)))
+    total = float(first.gradient @ start)
 
+    def loss(weights: np.ndarray) -> Quadratic:
+        nonlocal calls
+        calls += 1
+        model = function(spread @ weights) if calls > 1 else first
+        curvature = spread.T @ model.curvature @ spread
+        curvature += _RIDGE * np.trace(curvature) / len(weights) * np.eye(len(weights))
+        value = model.value if np.isfinite(curvature).all() else -np.inf
+        return Quadratic(total * weights.sum() - value, total - spread.T @ model.gradient, curvature, model)
 
-def maximise_model(model: QuadraticModel, fixed: int | None = None) -> np.ndarray:
-    """Return the maximum of a second-order model over the simplex, by a primal active-set method from its own point."""
-    size = len(model.point)
-    ridge = _RIDGE * np.trace(model.curvature) / size
-    matrix = model.curvature + ridge * np.eye(size)
-    point = model.point.copy()
-    held = np.zeros(size, dtype=bool) if fixed is None else np.arange(size) == fixed
-    free = ~held & ((point > 0) | (model.gradient >= _common(model, held)))
-    mass = point[~held].sum()
-    for turn in range(10 * size):
-        slope = model.gradient - matrix @ (point - model.point)
-        step, level = _equality_step(matrix, slope, free)
-        shrinking = free & (step < 0)
-        limits = np.where(shrinking, -point / np.where(shrinking, step, -1.0), np.inf)
-        if limits.min() < 1 and turn < _BOLD and (point + step > 0)[~held].any():
-            free &= point + step > 0  # all together; a coordinate wrongly set to 0 is freed again below
-            point = np.where(held, point, np.maximum(point + step, 0.0))
-            point[~held] *= mass / point[~held].sum()
-            continue
-        if limits.min() < 1:
-            first = int(limits.argmin())
-            point = np.maximum(point + limits[first] * step, 0.0)
-            point[first], free[first] = 0.0, False
-            continue
-        point = np.maximum(point + step, 0.0)
-        wanting = np.where(free | held, -np.inf, model.gradient - matrix @ (point - model.point) - level)
-        worst = int(wanting.argmax())
-        if wanting[worst] <= 1e-12 * (1 + abs(level)):
-            break
-        free[worst] = True
-    return point / point.sum() if fixed is None else _rescaled(point, fixed, model.point[fixed])
-
-
-def _equality_step(matrix: np.ndarray, slope: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the Newton step of the free coordinates that keeps their sum, and their common slope after it."""
-    index = np.flatnonzero(free)
-    step = np.zeros(len(slope))
-    if len(index) == 0:
-        return step, np.inf
-    if len(index) == 1:
-        return step, float(slope[index[0]])
-    both = np.linalg.solve(matrix[np.ix_(index, index)], np.stack([slope[index], np.ones(len(index))], axis=1))
-    level = float(both[:, 0].sum() / both[:, 1].sum())
-    step[index] = both[:, 0] - level * both[:, 1]
-    return step, level
-
-
-def _common(model: QuadraticModel, held: np.ndarray) -> float:
-    """Return the mean slope of the free coordinates, weighted by their values: those at 0 with a smaller slope stay there."""
-    mass = np.where(held, 0.0, model.point)
-    return float(mass @ model.gradient / mass.sum()) if mass.sum() > 0 else -np.inf
-
-
-def _backtracked(
-    function: Callable[[np.ndarray], QuadraticModel], model: QuadraticModel, step: np.ndarray, gain: float
-) -> QuadraticModel | None:
-    rounding = 1e-14 * (abs(model.value) + 1)
-    share = 1.0
-    while share > 1e-12 and share * gain > rounding:
-        found = function(model.point + share * step)
-        if found.value >= model.value + 1e-4 * share * gain - rounding:
-            return found
-        share /= 2 if share > 0.1 else 10
-    return None
-
-
-def _rescaled(point: np.ndarray, fixed: int, value: float) -> np.ndarray:
-    point[fixed] = 0.0
-    total = point.sum()
-    point = point * ((1 - value) / total) if total > 0 else point
-    point[fixed] = value
-    return point
+    found = minimise(loss, start if fixed is None else start[others] / (1 - start[fixed]), 0.0, _ENOUGH, max_steps=100)
+    point, value, gradient, curvature = found.at.detail
+    scale = float(point.sum())  # 1 up to the tolerance
+    model = QuadraticModel(point / scale, value - total * math.log(scale), gradient * scale, curvature * scale**2)
+    return Maximum(model, calls, found.converged)

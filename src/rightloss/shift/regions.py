@@ -10,26 +10,25 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import torch
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
 
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 
 _AT_THE_END = 1e-12  # a bound this close to 0 or 1 counts as 0 or 1
 
-
-Limit = Callable[[float], float]  # distance of π_k from 0 or 1, in standard errors → the limit of the deviance of π_k
-Widening = np.ndarray | Callable[[QuadraticModel], np.ndarray]  # factor of that limit (K,), or what it is at another π
+Reach = Callable[[int, float, QuadraticModel], tuple[float, float]]  # k, π_k, L at π → the deviance's root, its derivative
 
 
 def profile_region(
     likelihood: Callable[[np.ndarray], QuadraticModel],
     best: Maximum,
     errors: np.ndarray,
-    limit: float | Limit,
-    widening: Widening,
+    most: np.ndarray,
+    reach: Reach | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the limits of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
+    """Return the limits of all π_k whose root of the deviance, √(2 (L(π̂) − max L given π_k)), is within its limit.
 
     `low` is 0 if the region includes 0.
 
@@ -37,23 +36,23 @@ def profile_region(
         likelihood: L.
         best: its maximum.
         errors: standard errors (K,) from the curvature, to start the search.
-        limit: limit of the deviance, such as `deviance_limit(level)`, or `boundary_limit` as a function of the distance to 0 or
-            1, in the smaller of the standard errors at π̂ and at π_k.
-        widening: the variance of π̂_k relative to that of the curvature (K,); 1 if predictions are assumed to be exact. As a
-            function of L's model at π it is the larger of those at π̂ and at π: π̂ may be where the variance is small.
+        most: the limit of the deviance's root for each class (K,), such as √deviance_limit(level).
+        reach: the limit at another π, if it differs, with its derivative by π_k.
         before: called before each search, for a likelihood that remembers its last evaluation.
     """
-    size, at = len(best.point), widening if callable(widening) else None
-    own = widening(best.model) if callable(widening) else widening
+    size = len(best.point)
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
         if size == 2 and k == 1:  # the second class is 1 minus the first
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
-        reach = _Reach(limit, best, k, float(own[k]), at)
+
+        def excess(value: float, near: np.ndarray, k: int = k) -> tuple[float, float, np.ndarray]:
+            return _excess(likelihood, best, near, k, value, reach or (lambda *_: (float(most[k]), 0.0)))
+
         for bounds, side in ((low, -1), (high, +1)):
             before()
-            bounds[k] = _bound(likelihood, best, k, side, reach, float(errors[k]))
+            bounds[k] = _bound(excess, best, k, side, float(most[k]), float(errors[k]))
     return low, high
 
 
@@ -75,7 +74,7 @@ def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def deviance_limit(level: float) -> float:
     """Return the quantile of χ² with one degree of freedom."""
-    return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) ** 2
+    return float(ndtri((1 + level) / 2)) ** 2
 
 
 def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> float:
@@ -98,24 +97,24 @@ def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> 
 
     def missed(root: float) -> float:
         far = root if distance >= root else (distance**2 + root**2) / (2 * distance) if distance > 0 else math.inf
-        return _tail(root, degrees) + _tail(far, degrees)
+        return _tail(root, degrees) + _tail(far, degrees) - (1 - level)
 
-    inside, outside = 0.0, 1.0
-    while missed(outside) > 1 - level:
+    outside = 1.0
+    while missed(outside) > 0:
         outside *= 2
-    while outside - inside > 1e-12 * outside:
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if missed(middle) > 1 - level else (inside, middle)
-        if outside < 1e-150:
-            return 0.0
-    return outside**2
+    return float(brentq(missed, 0.0, outside, xtol=1e-100)) ** 2 if missed(1e-100) > 0 else 0.0
+
+
+def normal_score(t: float, degrees: float) -> float:
+    """Return the normal value ≥ 0 with the same tail probability as Student's |t| (Wallace 1959)."""
+    if not math.isfinite(degrees) or not math.isfinite(t):
+        return abs(t)
+    return math.sqrt(degrees * math.log1p(t**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
 
 
 def _tail(score: float, degrees: float) -> float:
     """Return P(T > score ≥ 0) of Student's t."""
-    if math.isfinite(degrees) and math.isfinite(score):
-        score = math.sqrt(degrees * math.log1p(score**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-    return 0.5 * math.erfc(score / math.sqrt(2))
+    return float(ndtr(-normal_score(score, degrees)))
 
 
 def curvature_at(best: Maximum, level: float) -> np.ndarray:
@@ -125,8 +124,7 @@ def curvature_at(best: Maximum, level: float) -> np.ndarray:
     t = z²/(s + √(s² + c z²)). A curvature of (s + √(s² + c z²))²/z² alone reaches it at the same t.
     """
     model, z2 = best.model, deviance_limit(level)
-    gradient = model.gradient + model.curvature @ (model.point - best.point)
-    slope = np.where(best.point > 0, 0.0, (best.point @ gradient - gradient).clip(0))
+    slope = np.where(model.point > 0, 0.0, (model.point @ model.gradient - model.gradient).clip(0))
     own = 1 / np.diag(tangent_inverse(model.curvature))
     more = 2 * slope * (slope + np.sqrt(slope**2 + own * z2)) / z2
     return model.curvature + np.diag(more)
@@ -158,52 +156,24 @@ def _units(curvature: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(own.clip(1e-14 * own.max()))
 
 
-class _Reach:
-    """The limit of the root of the deviance of π_k, √(limit · widening), as a function of π_k and the curvature there."""
-
-    def __init__(
-        self,
-        limit: float | Limit,
-        best: Maximum,
-        k: int,
-        widening: float,
-        elsewhere: Callable[[QuadraticModel], np.ndarray] | None = None,
-    ) -> None:
-        self._limit, self._k, self._widening, self._elsewhere = limit, k, widening, elsewhere
-        self._error = math.inf if isinstance(limit, float) else self._error_of(best.model)
-        self.most = self._root(math.inf)
-
-    def __call__(self, value: float, model: QuadraticModel) -> tuple[float, float]:
-        """Return the limit at π_k = `value`, and its derivative."""
-        error = 0.0 if isinstance(self._limit, float) else min(self._error, self._error_of(model))
-        if error == 0:
-            more = 1.0 if self._elsewhere is None else float(self._elsewhere(model)[self._k]) / self._widening
-            return self.most * math.sqrt(max(1.0, more)), 0.0
-        distance, step = min(value, 1 - value) / error, 1e-4
-        slope = (self._root(distance + step) - self._root(distance)) / (step * error)
-        return self._root(distance), slope if value < 0.5 else -slope
-
-    def _root(self, distance: float) -> float:
-        limit = self._limit if isinstance(self._limit, float) else self._limit(distance)
-        return math.sqrt(limit * self._widening)
-
-    def _error_of(self, model: QuadraticModel) -> float:
-        return math.sqrt(float(tangent_inverse(model.curvature)[self._k, self._k]) * self._widening)
-
-
 def _bound(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, k: int, side: int, reach: _Reach, error: float
+    excess_at: Callable[[float, np.ndarray], tuple[float, float, np.ndarray]],
+    best: Maximum,
+    k: int,
+    side: int,
+    most: float,
+    error: float,
 ) -> float:
     """Return the π_k at which the root of the deviance reaches its limit, by Newton's method: the root is nearly linear."""
     start, end = float(best.point[k]), 0.0 if side < 0 else 1.0
-    near = abs(start - end) < 3 * reach.most * error  # further away the search finds it by itself
-    if start == end or (near and _excess(likelihood, best, best.point, k, end, reach)[0] <= 0):
+    near = abs(start - end) < 3 * most * error  # further away the search finds it by itself
+    if start == end or (near and excess_at(end, best.point)[0] <= 0):
         return end
     inside, outside, point = start, end, best.point
-    value = _moved(start, side * reach.most * error, inside, outside)
+    value = _moved(start, side * most * error, inside, outside)
     for _ in range(60):
-        excess, slope, point = _excess(likelihood, best, point, k, value, reach)
-        if abs(excess) < 1e-6 * reach.most or abs(outside - inside) < 1e-14:
+        excess, slope, point = excess_at(value, point)
+        if abs(excess) < 1e-6 * most or abs(outside - inside) < 1e-14:
             break
         inside, outside = (value, outside) if excess < 0 else (inside, value)
         value = _moved(value, -excess / slope if slope else math.nan, inside, outside)
@@ -216,7 +186,7 @@ def _excess(
     near: np.ndarray,
     k: int,
     value: float,
-    reach: _Reach,
+    reach: Reach,
 ) -> tuple[float, float, np.ndarray]:
     """Return √(2 (L(π̂) − max L given π_k = value)) minus its limit, the derivative by the value, and the point of the maximum.
 
@@ -228,9 +198,9 @@ def _excess(
     if not np.isfinite(found.value):
         return math.inf, math.nan, near
     root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
-    gradient = found.model.gradient + found.model.curvature @ (found.model.point - found.point)
+    gradient = found.model.gradient
     slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
-    allowed, by_value = reach(value, found.model)
+    allowed, by_value = reach(k, value, found.model)
     return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64, Int64
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
-from ..log_probs import Numbers, tensor_of
+from ..arrays import Numbers, array_of
 from ..prevalence import mix_of_every_class
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _MOST_COLUMNS = 50  # with more columns, their leading principal components are used
 _MOST_IN_PAIRS = 20  # the same for products of two columns
@@ -43,7 +46,7 @@ class Streams:
 
 
 def streams_of(
-    x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: torch.Generator
+    x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: np.random.Generator
 ) -> Streams:
     """Check all input, sort the rows, and split them into random parts.
 
@@ -69,7 +72,7 @@ def streams_of(
 
 def _rows(values: Any, name: str) -> Float64[np.ndarray, "n d"]:
     """Return features as a table, images flattened."""
-    table = tensor_of(values, name).detach().to("cpu", torch.float64).numpy()
+    table = array_of(values, name).astype(np.float64, copy=False)
     if table.ndim < 2 or 0 in table.shape:
         remedy = "write one column as `x[:, None]`" if table.ndim == 1 else "is the data set empty?"
         raise ValueError(f"Expected `{name}` to be features, a row per example, but got shape {table.shape}: {remedy}.")
@@ -91,28 +94,27 @@ def _require_equal_columns(x: Any, labelled: np.ndarray, unlabelled: Any, others
 
 
 def _count_classes(y: Numbers) -> int:
-    labels = tensor_of(y, "labels")
-    if labels.is_floating_point() and labels.ndim == 2:
+    labels = array_of(y, "labels")
+    if labels.dtype.kind == "f" and labels.ndim == 2:
         return labels.shape[1]
-    return max(2, int(labels.max()) + 1) if labels.numel() else 2
+    return max(2, int(labels.max(initial=0)) + 1)
 
 
 def _votes(y: Numbers, rows: int, num_classes: int) -> Float64[np.ndarray, "n k"]:
     """Return one-hot labels or soft votes, with zeros for rows labelled −100."""
-    labels = tensor_of(y, "labels").detach().cpu()
-    labels = labels.long() if labels.dtype == torch.bool and num_classes == 2 else labels
+    labels = array_of(y, "labels")
+    labels = labels.astype(np.int64) if labels.dtype == bool and num_classes == 2 else labels
     remedy = "p(x|y) of such a class cannot be tested; label some, or drop the class"
     mix_of_every_class(labels, num_classes, ignore_index=-100, remedy=remedy)
-    if len(labels) != rows or (labels.ndim != 1 and not labels.is_floating_point()):
+    if len(labels) != rows or (labels.ndim != 1 and labels.dtype.kind != "f"):
         raise ValueError(
-            f"Expected one label per row of `x`, {rows}, but got shape {tuple(labels.shape)}: "
+            f"Expected one label per row of `x`, {rows}, but got shape {labels.shape}: "
             "were some rows dropped from one of the two?"
         )
-    if labels.is_floating_point():
-        votes = labels.double()
-        return (votes / votes.sum(1, keepdim=True)).numpy()
-    index = torch.where(labels < 0, num_classes, labels.long())
-    return torch.nn.functional.one_hot(index, num_classes + 1)[:, :-1].double().numpy()
+    if labels.dtype.kind == "f":
+        votes = labels.astype(np.float64)
+        return votes / votes.sum(1, keepdims=True)
+    return (labels[:, None] == np.arange(num_classes)).astype(np.float64)
 
 
 def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
@@ -150,18 +152,18 @@ def _numbered(labels: np.ndarray) -> Int64[np.ndarray, " rows"]:
     return first.argsort().argsort()[inverse].astype(np.int64)
 
 
-def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: torch.Generator) -> Int64[np.ndarray, " rows"]:
+def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: np.random.Generator) -> Int64[np.ndarray, " rows"]:
     """Assign the groups to parts at random, separately for each class and for the unlabelled rows."""
     totals = np.zeros((groups.max() + 1, streams.shape[1]))
     np.add.at(totals, groups, streams)
     main, part = totals.argmax(1), np.zeros(len(totals), dtype=np.int64)
     for stream in range(streams.shape[1]):
         own = np.flatnonzero(main == stream)
-        part[own[torch.randperm(len(own), generator=generator).numpy()]] = np.arange(len(own)) % parts
+        part[generator.permutation(own)] = np.arange(len(own)) % parts
     return part[groups]
 
 
-def _feature_blocks(rows: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
+def _feature_blocks(rows: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the features of each kind, without constant ones."""
     scores = normal_scores(_imputed(rows))
     scores = scores[:, scores.std(0) > 0]
@@ -190,21 +192,13 @@ def _imputed(rows: np.ndarray) -> np.ndarray:
 
 def normal_scores(table: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
     """Return Φ⁻¹(rank/n) of each column, with the middle rank for ties; monotone changes of a column have no effect."""
-    ranks = np.empty(table.shape)
-    for column, values in enumerate(table.T):
-        order = values.argsort(kind="stable")
-        ordered = values[order]
-        first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        after = np.append(first[1:], len(values))
-        ranks[order, column] = np.repeat(first + after, after - first)
-    scores = torch.special.ndtri(torch.from_numpy(ranks / (2 * len(table)))).numpy()
+    scores = ndtri((rankdata(table, axis=0) - 0.5) / len(table))
     return scores - scores.mean(0)
 
 
-def _components(table: np.ndarray, count: int, generator: torch.Generator) -> np.ndarray:
+def _components(table: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """Return the leading principal components, by a randomised singular value decomposition (Halko et al. 2011)."""
-    start = torch.randn(table.shape[1], min(count + 10, table.shape[1]), dtype=torch.float64, generator=generator).numpy()
-    found = table @ start
+    found = table @ generator.standard_normal((table.shape[1], min(count + 10, table.shape[1])))
     for _ in range(3):
         found = table @ (table.T @ np.linalg.qr(found)[0])
     basis = np.linalg.qr(found)[0]

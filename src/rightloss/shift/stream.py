@@ -14,11 +14,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ..arrays import Predictions, array_of, array_or_tensor, is_tensor, log_prob_table, rows_of
 from ..finding_tables import finding_tables
-from ..log_probs import Predictions, log_prob_table, rows_of, tensor_of
 
 # A table, or a sequence of tables: a list, a loader, or a function that returns a new iterator.
 Stream = Predictions | Iterable[Any] | Callable[[], Iterable[Any]]
@@ -34,27 +32,31 @@ class PredictionStream:
             these: a list of them, anything like a DataLoader that can be iterated again, or a function without arguments
             that returns a fresh iterator.
         passes: whether there will be several passes; an iterator that can be used only once then raises a ValueError.
+
+    Attributes:
+        given: the table, or the first of a stream.
+        num_classes: K.
+        count: the number of rows; None for a stream that was not read yet.
     """
 
     def __init__(self, values: Any, passes: bool = True) -> None:
-        self._checked = False
-        self.is_stream = _is_stream(values)
-        if self.is_stream and passes:
-            _refuse_single_pass(values)
-        if not self.is_stream and not isinstance(values, np.memmap):
-            values = tensor_of(values, "log_probs").detach()
-            if values.ndim <= 2:  # maps are checked block by block
-                log_prob_table(values)
-                self._checked = True
-        if not self.is_stream and not self._checked:
-            log_prob_table(_rows(values[:1]))  # raises for the shape
-        self._values = values
+        self.is_stream, self._values, self._checked = _is_stream(values), values, False
         self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
-        self.num_classes = self._first_width() if self.is_stream else int(values.shape[1])
-        self.count: int | None = None if self.is_stream else len(values) * math.prod(values.shape[2:])
+        if self.is_stream:
+            if passes:
+                _refuse_single_pass(values)
+            self.given = self._first()
+            first = _rows(self.given)
+        else:
+            table = values if isinstance(values, np.memmap) else array_or_tensor(values, "log_probs")
+            self._checked = table.ndim <= 2 and not isinstance(table, np.memmap)  # others are checked block by block
+            self.given, self._values = values, table
+            first = table if self._checked else _rows(table[:1])
+        self.num_classes = int(log_prob_table(first).shape[1])
+        self.count = None if self.is_stream else len(table) * math.prod(table.shape[2:])
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the blocks of one pass."""
         seen = 0
         for chunk in self._stream() if self.is_stream else [self._values]:
@@ -68,30 +70,25 @@ class PredictionStream:
             )
         self.count, self._checked = seen, True
 
-    def head(self, rows: int = 4096) -> Tensor:
+    def head(self, rows: int = 4096) -> np.ndarray:
         """Return the first blocks, with about that many rows."""
-        blocks, seen = [], 0
+        blocks: list[np.ndarray] = []
         for block in self:
             blocks.append(block)
-            seen += len(block)
-            if seen >= rows:
+            if sum(map(len, blocks)) >= rows:
                 break
-        return torch.cat(blocks)
+        return np.concatenate(blocks)
 
-    def _cut(self, table: Any, seen: int) -> Iterator[Tensor]:
-        if self.is_stream and not isinstance(table, Tensor | np.ndarray):
-            table = log_prob_table(table)
-        size = max(1, _ELEMENTS // max(1, math.prod(table.shape[1:])))
-        for start in range(0, len(table), size):
-            part = table[start : start + size]
+    def _cut(self, table: Any, seen: int) -> Iterator[np.ndarray]:
+        for part in _parts(table if isinstance(table, np.memmap) else array_or_tensor(table, "log_probs")):
             if isinstance(table, np.memmap):
                 part = np.array(part)
                 _forget(table)
-            part = _rows(part)
+            rows = _rows(part)
             if not self._checked:
-                log_prob_table(part, self.num_classes, "log_probs" if seen == 0 else f"log_probs[{seen}:]")
-            seen += len(part)
-            yield part.detach().to("cpu", torch.float64)
+                log_prob_table(rows, self.num_classes, "log_probs" if seen == 0 else f"log_probs[{seen}:]")
+            seen += len(rows)
+            yield array_of(rows, "log_probs").astype(np.float64, copy=False)
 
     def _stream(self) -> Iterator[Any]:
         if self._waiting is not None:
@@ -106,31 +103,35 @@ class PredictionStream:
         self._opened = opened
         return opened
 
-    def _first_width(self) -> int:
-        """Return the width of the first table of a stream, and keep the table for the first pass."""
+    def _first(self) -> Any:
+        """Return the first table of a stream, and keep it for the first pass."""
         stream = self._stream()
         first = next(stream, None)
         if first is None:
             raise ValueError("Expected at least one table in `log_probs`, but the stream is empty: is the loader?")
-        table = log_prob_table(_rows(_unwrapped(first)))
         self._waiting = chain([first], stream)
-        return int(table.shape[1])
+        return _unwrapped(first)
 
 
 def predictions_by_finding(values: Any, num_findings: int) -> list[Any]:
     """Return the predictions of each finding as those of two classes: tables, or functions that read the stream again."""
-    if isinstance(values, np.memmap):
-        step = max(1, _ELEMENTS // max(1, math.prod(values.shape[1:])))
-        values = [values[start : start + step] for start in range(0, len(values), step)]
+    values = list(_parts(values)) if isinstance(values, np.memmap) else values
     if not _is_stream(values):
-        return list(finding_tables(values, num_findings).unbind(2))
+        table = finding_tables(values, num_findings)
+        return [table[:, :, number] for number in range(num_findings)]
     _refuse_single_pass(values)
 
-    def read(number: int) -> Iterator[Tensor]:
+    def read(number: int) -> Iterator[Any]:
         for chunk in values() if callable(values) else values:
             yield finding_tables(_unwrapped(chunk), num_findings)[:, :, number]
 
     return [partial(read, number) for number in range(num_findings)]
+
+
+def _parts(table: Any) -> Iterator[Any]:
+    """Yield blocks of examples that fit into a processor's cache."""
+    size = max(1, _ELEMENTS // max(1, math.prod(table.shape[1:])))
+    return (table[start : start + size] for start in range(0, len(table), size))
 
 
 def _refuse_single_pass(values: Any) -> None:
@@ -142,12 +143,12 @@ def _refuse_single_pass(values: Any) -> None:
         )
 
 
-def _rows(values: Any) -> Tensor:
-    return rows_of(tensor_of(values, "log_probs"))
+def _rows(values: Any) -> Any:
+    return rows_of(array_or_tensor(values, "log_probs"))
 
 
 def _is_stream(values: Any) -> bool:
-    if isinstance(values, Tensor | np.ndarray) or hasattr(values, "__array__"):
+    if is_tensor(values) or hasattr(values, "__array__") or hasattr(values, "log_probs"):
         return False
     if isinstance(values, list | tuple):
         return len(values) > 0 and getattr(values[0], "ndim", 0) >= 2
@@ -155,7 +156,7 @@ def _is_stream(values: Any) -> bool:
 
 
 def _unwrapped(chunk: Any) -> Any:
-    """Return the tensor in a list of one, as loaders over a TensorDataset yield."""
+    """Return the table in a list of one, as loaders over a TensorDataset yield."""
     if not isinstance(chunk, list | tuple) or len(chunk) == 0 or getattr(chunk[0], "ndim", 0) < 2:
         return chunk
     if len(chunk) > 1:

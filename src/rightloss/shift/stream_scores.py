@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 
 from .shift_features import Streams
 
@@ -102,7 +101,7 @@ class Learner:
 class HeldOutPart:
     """The rows of one part: votes with a column for the unlabelled `(rows, K + 1)`, and groups (rows,)."""
 
-    votes: Float64[np.ndarray, "rows streams"]
+    votes: np.ndarray
     groups: np.ndarray
 
     @cached_property

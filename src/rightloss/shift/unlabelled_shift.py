@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from scipy.special import ndtr
 
-from ..log_probs import Numbers
+from ..arrays import Numbers, checked_number, random_generator
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, log_mix, without_estimate
-from ..rng import own_stream
 from .label_shift import LabelShiftWarning
 from .shift_features import MEANS, PAIRS, SPREADS, Streams, normal_scores, streams_of
 from .stream_scores import HeldOutPart, Learner, Moments, moments_of
@@ -48,10 +47,10 @@ class UnlabelledShift:
         message: the result as text.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.shift import unlabelled_shift_test
-        >>> y = torch.arange(400) % 2
-        >>> x, unlabelled = torch.randn(400, 3) + y[:, None], torch.randn(2000, 3)
+        >>> draw, y = np.random.default_rng(0), np.arange(400) % 2
+        >>> x, unlabelled = draw.normal(size=(400, 3)) + y[:, None], draw.normal(size=(2000, 3))
         >>> found = unlabelled_shift_test(x, y, unlabelled, prevalence=0.001)
         >>> found.unseen  # one in a thousand: whatever they look like among the unlabelled, it does not show
         (1,)
@@ -81,7 +80,7 @@ def unlabelled_shift_test(
     size: float = 0.05,
     folds: int = 5,
     groups: Any = None,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
 ) -> UnlabelledShift:
     """Test whether the unlabelled rows are a mixture of the labelled classes; warn with `LabelShiftWarning` if they are not.
 
@@ -111,20 +110,19 @@ def unlabelled_shift_test(
         folds: the number of parts, 2 or more; fewer if a class has fewer than 4 rows in each.
         groups: a pair, the group (patient, site) of each labelled and of each unlabelled row, or None for independent ones;
             rows of one group are in one part, and standard errors account for their correlation.
-        generator: for the split; by default one with a fixed seed.
+        generator: for the split: a `numpy.random.Generator`, a `torch.Generator` or a seed; by default one with a fixed seed.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.shift import unlabelled_shift_test
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> y, unknown = torch.arange(400) % 2, torch.arange(4000) % 10 == 0
-        >>> x, unlabelled = (torch.randn(len(c), 5, generator=draw) + c[:, None].float() for c in (y, unknown))
+        >>> draw, y, unknown = np.random.default_rng(0), np.arange(400) % 2, np.arange(4000) % 10 == 0
+        >>> x, unlabelled = (draw.normal(size=(len(each), 5)) + each[:, None] for each in (y, unknown))
         >>> unlabelled_shift_test(x, y, unlabelled, prevalence=0.1).tenable
         True
     """
     size = _checked_size(size)
     known, num_classes = _population(prevalence)
-    data = streams_of(x, y, unlabelled, num_classes, groups, _checked_folds(folds), own_stream(generator))
+    data = streams_of(x, y, unlabelled, num_classes, groups, _checked_folds(folds), random_generator(generator))
     moments = moments_of(data)
     found = _tested(data, moments, known)
     at_any = found.p_value if known is None else _tested(data, moments, None).p_value
@@ -198,7 +196,7 @@ def _summed_up(found: list[_PartScores], unknown: bool, unseen: tuple[int, ...])
         z = root @ np.array([each.z[kind] for each in found]) / math.sqrt(float(root @ root))
         sides = 2 if kind == CLASSES and not unknown else 1
         z = np.abs(z) if sides == 2 else z
-        raw[kind] = [min(1.0, sides * 0.5 * math.erfc(float(each) / math.sqrt(2))) for each in z]
+        raw[kind] = np.minimum(1.0, sides * ndtr(-z)).tolist()
         largest = max(largest, float(z.max()))
     share, aucs = weights / weights.sum(), np.array([each.auc for each in found])
     auc = float(share @ aucs[:, 0]), math.sqrt(float(share**2 @ aucs[:, 1]))
@@ -261,9 +259,9 @@ def _population(prevalence: Any) -> tuple[np.ndarray | None, int | None]:
     if isinstance(prevalence, Prevalence):
         if prevalence.is_unknown or prevalence.is_uncertain:
             return None, prevalence.num_classes
-        return prevalence.population.numpy(), prevalence.num_classes
+        return prevalence.population, prevalence.num_classes
     length = 2 if np.ndim(prevalence) == 0 else len(prevalence)
-    return log_mix(prevalence, "prevalence", length).exp().numpy(), length
+    return np.exp(log_mix(prevalence, "prevalence", length)), length
 
 
 def _checked_size(size: Any) -> float:

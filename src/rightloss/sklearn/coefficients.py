@@ -25,14 +25,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from scipy import special, stats
 
-from .firth import leverage
-from .linear import blocks, second_moments
+from .linear import blocks, leverage, second_moments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Covariance = Literal["model", "robust"]
-Design = Literal["case-control", "cohort"]
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,15 @@ def is_separated(fitted: FittedRows) -> bool:
     mix = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1]) / fitted.weight.sum()
     importance = fitted.class_weight[fitted.index]
     null = _hessian(fitted, np.broadcast_to(mix, fitted.probs.shape), importance)
+    return vanishes(_hessian(fitted, fitted.probs, importance), null)
+
+
+def vanishes(curvature: np.ndarray, null: np.ndarray) -> bool:
+    """Return whether a curvature is negligible along a direction relative to that at a constant prediction."""
     scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
     values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
     vectors = (scale[:, None] * vectors)[:, values > 1e-10] / np.sqrt(values[values > 1e-10])
-    return bool(np.linalg.eigvalsh(vectors.T @ _hessian(fitted, fitted.probs, importance) @ vectors)[0] < 1e-5)
+    return bool(np.linalg.eigvalsh(vectors.T @ curvature @ vectors)[0] < 1e-5)
 
 
 def prevalence_variance(concentration: np.ndarray) -> np.ndarray:
@@ -106,7 +109,7 @@ class CoefficientTable:
         covariance: the covariance of the coefficients, rows and columns as in `frame`.
         note: which class the log-odds are of, and how the errors were computed.
 
-        Examples:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.sklearn.information_gain import InformationGainClassifier
         >>> rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ Stage: a classifier, rows, labels, π → a classifier with `predict_proba` at �
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, get_tags, indexable
+from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -27,12 +28,16 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from ..arrays import checked_choice
+from ..calibration import Calibration, fit_mean, smooth_likelihoods
+from ..calibration.choice import FEW, choose_correction, compare, cross_fitted, is_smoothed
+from ..calibration.held_out import HeldOut
+from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
-from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean, smooth_likelihoods
-from .method_choice import HeldOutRows, choose_method, compare_methods, is_smoothed, predict_held_out, rows_of_classes
-from .out_of_fold import (
+from .folds import (
+    GivenRows,
     OutOfFold,
     Split,
     log_prob_rows,
@@ -41,6 +46,7 @@ from .out_of_fold import (
     probability_floor,
     response_method,
     rows_by_weight,
+    rows_of_classes,
     sample_of_predictions,
     share_of_copies,
     splits_of,
@@ -49,10 +55,9 @@ from .population import Population, by_class, class_prevalence
 from .training_mix import TrainingMix, resamples, training_mix
 from .training_rows import was_trained_on
 
-CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
+CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
 METHODS = get_args(CorrectionMethod)
 _MANY_COPIES = 0.3  # the share of rows with a near-copy in another fold, beyond chance, that is warned of
-SMOOTHED = ("closed_form", "affine", "beta")  # corrections that may be smoothed
 
 
 class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -67,11 +72,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "affine" | one slope on the logits and an intercept per class | cv + 1 |
     | "beta" | a slope and an intercept per class; with two classes this is beta calibration | cv + 1 |
     | "mean_matching" | an intercept per class, so that the mean prediction over `X_unlabelled` is π; uses no labels | 1 |
-    | "none" | none: the classifier's own probabilities | 1 |
     | "auto" | the best of these, by the rule below | cv + 1 |
 
-    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with shrunken slopes
-    for new rows, and then moved to π by the closed form. Weighting the rows to π instead would need a new fit for each π.
+    "affine" and "beta" are `rightloss.calibration.fit_calibration` on out-of-fold predictions, with its shrinkage. They give
+    predictions at the mix of the labels, which the closed form then moves to π. Weighting the rows to π instead would need a
+    new fit for each π.
 
     **The rule of "auto".** Every correction is scored by the expected log-likelihood at π of out-of-fold predictions
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of
@@ -111,8 +116,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             the positive one, such as "yes"; else a dict); K frequencies in the order of `classes_`; a `Prevalence`; an estimate
             of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
-        method: "auto", "closed_form", "affine", "beta", "mean_matching" or "none".
-        smoothing: True or False; not for "mean_matching" and "none". "auto" is True only with method="auto", if that chose the
+        method: "auto", "closed_form", "affine", "beta" or "mean_matching".
+        smoothing: True or False; not for "mean_matching". "auto" is True only with method="auto", if that chose the
             closed form or a calibration, which then is not better without smoothing by a standard error on held-out rows at
             π. It is False with fewer than 20 rows of a class, and for a frozen classifier, which may have been trained on
             more rows than `fit` is given. The method is chosen, and `comparison_` is, without smoothing.
@@ -134,7 +139,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         prevalence_: both as a `rightloss.Prevalence`, with the uncertainty of π.
         comparison_: for "auto" a dict: method → its "expected_log_likelihood" at π on held-out rows, its "gain" over always
             predicting π ("population") and the gain's "standard_error".
-        calibration_: slopes and intercepts on the logits, or None.
+        calibration_: the `rightloss.calibration.Calibration` of the classifier's own predictions, or None.
+        held_out_: the corrected predictions of rows that neither the classifier nor its calibration saw: `log_probs` `(n, k)`
+            at the population of `fit`, `labels` as class numbers, `weights`, `groups`, in the order of the rows of `fit`
+            without those of weight 0. None for "closed_form" and "mean_matching".
         floor_: the probability used for 0; None for a classifier without probabilities.
         estimate_: the estimate of `adapt`.
         n_features_in_: number of columns of X, if the classifier has it.
@@ -211,55 +219,48 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         classes, labels = np.unique(y, return_inverse=True)
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(_check_sample_weight(sample_weight, X))
         data = _label_mix(labels, weights, classes)
-        estimator = self._estimator()
+        estimator, rows = self._estimator(), GivenRows(X, y, labels, weights, groups)
         by_score = response_method(estimator) == "decision_function"
         self._check_options(by_score, X_unlabelled, classes, data)
-        given = None if sample_weight is None else weights
-        params, metadata = self._routed(estimator, given, groups, fit_params)
-        splits = self._splits(by_score, (X, y), labels, weights, groups, metadata)
+        params, metadata = self._routed(estimator, None if sample_weight is None else weights, groups, fit_params)
+        splits = self._splits(by_score, rows, metadata)
         if not weights.all() and not get_tags(estimator).input_tags.pairwise:
             kept, place = np.flatnonzero(weights), np.cumsum(weights > 0) - 1
             params = _check_method_params(X, params, kept)
-            X, y, labels, weights = _safe_indexing(X, kept), y[kept], labels[kept], weights[kept]
-            groups = None if groups is None else _safe_indexing(groups, kept)
+            rows = rows.take(kept)
             splits = None if splits is None else [(place[train], place[test]) for train, test in splits]
 
-        self.estimator_ = clone(estimator).fit(X, y, **params)
+        self.estimator_ = clone(estimator).fit(rows.X, rows.y, **params)
         self.classes_ = classes
         self._copy_features()
         weighted = isinstance(estimator, FrozenEstimator) or any(name.endswith("sample_weight") for name in params)
-        mix = TrainingMix(data, data) if by_score else self._training_mix(X, y, weights if weighted else None)
-        self.sampling_ = mix.sampling
+        mix = TrainingMix(data, data) if by_score else self._training_mix(rows, weighted)
+        self.sampling_, self._data = mix.sampling, data
+        self._counts = rows_of_classes(rows.labels, rows.weights)
         self._set_prevalence(data if self.population is None else self.population)
 
-        self._data, self._counts = data, rows_of_classes(labels, weights)
-        self._calibrated_at = self._counts / self._counts.sum()
-        shares = weights * (self._counts / np.bincount(labels, weights=weights))[labels]
-        folded = None if splits is None else out_of_fold(estimator, X, y, labels, shares, splits, self.n_jobs, params)
-        if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, X, labels):
+        folded = None if splits is None else out_of_fold(estimator, rows, splits, params, self.n_jobs)
+        if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, rows.X, rows.labels):
             warnings.warn(
                 "The frozen classifier was trained on these rows. It looks better on them than it is, so the correction is "
                 "wrong: call `fit` with rows that it has not seen, or leave out `FrozenEstimator` to train it again.",
                 PrevalenceWarning,
                 stacklevel=2,
             )
-        self.floor_ = None if by_score else self._floor(X, folded, len(labels))
-        self._choose(folded, X_unlabelled, groups)
+        self.floor_ = None
+        if not by_score:
+            seen = sample_of_predictions(self.estimator_, rows) if folded is None else folded.values
+            self.floor_ = probability_floor(seen)
+        self._correct(rows, folded, X_unlabelled)
         self._warn_of(mix)
-        if self.population is None and X_unlabelled is not None and self.method_ != "mean_matching":
+        if self.population is None and X_unlabelled is not None:
             self.adapt(X_unlabelled)
         return self
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities at the population `(n, k)`, columns in the order of `classes_`."""
         check_is_fitted(self)
-        table = self._log_probs(X)
-        if self.method_ == "none":
-            return table
-        if self.calibration_ is not None:
-            table = self.calibration_(np.asarray(retarget(table, self.sampling_, self._calibrated_at)))
-        found = np.asarray(retarget(table, self._stated_at, self.population_))
-        return smooth_likelihoods(found, self.population_, self._counts) if self.smoothing_ else found
+        return self._moved(self._log_probs(X), self.calibration_)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return probabilities at the population `(n, k)`, columns in the order of `classes_`."""
@@ -291,30 +292,20 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 `fit`, the interval is for independent groups, and the test uses one row of each.
         """
         check_is_fitted(self)
-        if self._held_out is None:
+        if self._adapting is None:
             self.estimate_ = estimate_prevalence(self._log_probs(X_unlabelled), self.sampling_)
-        else:
-            values, folds = predict_by_fold(self._fold_models, X_unlabelled)
-            table = self._table(values)
-            ours, theirs = (_one_of_each(each) for each in (self._held_out_groups, groups))
-            held_out = self._held_out[0][ours], self._held_out[1][ours]
-            by_fold = (folds[theirs], self._folds[ours]) if len(self._fold_models) > 1 else None
-            label_shift_test(table[theirs], held_out, folds=by_fold)
-            self.estimate_ = estimate_prevalence(
-                table, self.sampling_, held_out=self._held_out, groups=groups, held_out_groups=self._held_out_groups
-            )
+            return self.set_population(self.estimate_)
+        data, own_folds, models = self._adapting
+        values, folds = predict_by_fold(models, X_unlabelled)
+        table = self._table(values)
+        ours, theirs = (_one_of_each(each) for each in (data.groups, groups))
+        by_fold = (folds[theirs], own_folds[ours]) if len(models) > 1 else None
+        label_shift_test(table[theirs], (data.log_probs[ours], data.labels[ours]), folds=by_fold)
+        held_out = data.log_probs, data.labels
+        self.estimate_ = estimate_prevalence(
+            table, self.sampling_, held_out=held_out, groups=groups, held_out_groups=data.groups
+        )
         return self.set_population(self.estimate_)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a classifier; those of version 0.2.0 have no smoothing or models of folds, and are calibrated at `_data`."""
-        older = {
-            "smoothing_": False,
-            "_calibrated_at": state.get("_data"),
-            "_fold_models": [state.get("estimator_")],
-            "_held_out_groups": None,
-        }
-        fitted = older if "method_" in state else {}
-        super().__setstate__({"smoothing": False, **fitted, **state})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -329,18 +320,13 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _check_options(self, by_score: bool, X_unlabelled: Any, classes: np.ndarray, data: np.ndarray) -> None:
-        if self.method not in METHODS:
+        checked_choice(self.method, "method", METHODS)
+        if not isinstance(self.smoothing, bool | np.bool_):
+            checked_choice(self.smoothing, "smoothing", (True, False, "auto"))
+        if self.smoothing is not False and self.smoothing != "auto" and self.method == "mean_matching":
             raise ValueError(
-                f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them."
-            )
-        if not isinstance(self.smoothing, bool | np.bool_) and self.smoothing != "auto":
-            raise ValueError(
-                f"Expected `smoothing` to be True, False or 'auto', but got {self.smoothing!r}: choose one of them."
-            )
-        if self.smoothing != "auto" and self.smoothing and self.method in ("mean_matching", "none"):
-            raise ValueError(
-                f"Expected no smoothing for method={self.method!r}, but got smoothing=True, which would change the mean or the "
-                "classifier's own probabilities: leave it out, or use another method."
+                "Expected no smoothing for method='mean_matching', but got smoothing=True, which would change the mean: leave "
+                "it out, or use another method."
             )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
@@ -359,10 +345,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         class_prevalence(self.population, classes, data if self.sampling is None else self.sampling)  # checked before any fit
 
-    def _training_mix(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> TrainingMix:
+    def _training_mix(self, rows: GivenRows, weighted: bool) -> TrainingMix:
         if self.sampling is None:
-            return training_mix(self.estimator_, X, y, self.classes_, weights)
-        known = frequencies(by_class(self.sampling, self.classes_, "sampling"), "sampling", len(self.classes_)).numpy()
+            return training_mix(self.estimator_, rows.X, rows.y, self.classes_, rows.weights if weighted else None)
+        known = frequencies(by_class(self.sampling, self.classes_, "sampling"), "sampling", len(self.classes_))
         return TrainingMix(known, known)
 
     def _copy_features(self) -> None:
@@ -374,7 +360,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     def _set_prevalence(self, population: Population) -> None:
         self.prevalence_ = class_prevalence(population, self.classes_, self.sampling_)
-        self.population_ = self.prevalence_.population.numpy()
+        self.population_ = self.prevalence_.population
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return how scikit-learn's metadata routing passes the arguments of `fit` on."""
@@ -399,20 +385,12 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             return params, {}
         return params if name is None else {**params, name: groups}, {"groups": groups}
 
-    def _splits(
-        self,
-        by_score: bool,
-        rows: tuple[Any, np.ndarray],
-        labels: np.ndarray,
-        weights: np.ndarray,
-        groups: Any,
-        metadata: dict[str, Any],
-    ) -> list[Split] | None:
+    def _splits(self, by_score: bool, rows: GivenRows, metadata: dict[str, Any]) -> list[Split] | None:
         """Return the folds, if the method needs them; None also if a class has only one row."""
         if self.method not in ("auto", "affine", "beta"):
             return None
-        by_group = metadata.pop("groups", groups)
-        splits = splits_of(self.cv, labels, weights, self.random_state, by_group, rows, metadata)
+        metadata = {name: value for name, value in metadata.items() if name != "groups"}
+        splits = splits_of(self.cv, rows, self.random_state, metadata)
         if splits is None and (self.method != "auto" or by_score):
             raise ValueError(
                 "Expected at least 2 rows of every class to calibrate on, of 2 groups if there are `groups`, but one class has "
@@ -420,9 +398,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if splits is None or isinstance(self._estimator(), FrozenEstimator):
             return splits
-        if share_of_copies(rows[0], splits) > _MANY_COPIES:
+        if share_of_copies(rows.X, splits) > _MANY_COPIES:
             remedy = "If some rows belong together, such as those of one person, call `fit` with `groups`."
-            if by_group is not None:
+            if rows.groups is not None:
                 remedy = "Check that `groups` has the same number for rows that belong together, in the order of the rows."
             warnings.warn(
                 "Many rows have a near-copy in another fold, so held-out rows look easier than new ones, and the correction is "
@@ -432,68 +410,75 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         return splits
 
-    def _floor(self, X: Any, folded: OutOfFold | None, rows: int) -> float:
-        return probability_floor(sample_of_predictions(self.estimator_, X, rows) if folded is None else folded.values)
+    def _table(self, values: Any) -> np.ndarray:
+        return log_prob_rows(values, len(self.classes_), self.floor_)
 
     def _log_probs(self, X: Any) -> np.ndarray:
         """Return the classifier's own predictions as finite log-probabilities `(n, k)`."""
         return self._table(self.estimator_.decision_function(X) if self.floor_ is None else self.estimator_.predict_proba(X))
 
-    def _choose(self, folded: OutOfFold | None, X_unlabelled: Any, groups: Any) -> None:
-        """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
-        rows = None if folded is None else self._held_out_rows(folded)
-        chosen = None if folded is None else rows_by_weight(folded.labels, folded.weights)
-        self._held_out = None if folded is None else (self._table(folded.values)[chosen], folded.labels[chosen])
-        self._fold_models: list[Any] = [] if folded is None else folded.models
-        self._folds: Any = None if folded is None else folded.folds[chosen]
-        self._held_out_groups = None
-        if folded is not None and groups is not None:
-            self._held_out_groups = np.unique(np.asarray(groups), return_inverse=True)[1][folded.rows[chosen]]
-        matched = self._matched(X_unlabelled)
+    def _moved(self, table: np.ndarray, calibration: Calibration | None) -> np.ndarray:
+        """Return the classifier's own predictions, calibrated, at the population, and smoothed."""
+        at = self.sampling_ if calibration is None else calibration.sampling
+        found = retarget(table if calibration is None else calibration.apply(table), at, self.population_)
+        return smooth_likelihoods(found, self.population_, self._counts) if self.smoothing_ else np.asarray(found)
+
+    def _correct(self, rows: GivenRows, folded: OutOfFold | None, X_unlabelled: Any) -> None:
+        """Choose the correction and fit it."""
+        matched = None
+        if X_unlabelled is not None and self.population is not None and self.floor_ is not None:
+            matched = fit_mean(self._log_probs(X_unlabelled), self.population_)
         self.comparison_: dict[str, dict[str, float]] = {}
-        self.method_, self.smoothing_ = self.method, False
+        self.held_out_: HeldOut | None = None
+        self._adapting: tuple[HeldOut, np.ndarray, list[Any]] | None = None
+        self.smoothing_ = self.smoothing != "auto" and bool(self.smoothing)
+        if folded is None:
+            self.method_ = "closed_form" if self.method == "auto" else self.method
+            self.calibration_ = matched if self.method_ == "mean_matching" else None
+            return
+        shares = rows.weights * (self._counts / np.bincount(rows.labels, rows.weights))[rows.labels]
+        groups = None if rows.groups is None else np.unique(np.asarray(rows.groups), return_inverse=True)[1]
+        data = HeldOut(self._table(folded.values), rows.labels, groups, shares)
+        tables = self._tables(data, folded.folds, matched)
+        self.method_ = self.method
         if self.method == "auto":
-            self.method_ = "closed_form" if rows is None else self._best(rows, matched)
-        if self.smoothing != "auto":
-            self.smoothing_ = bool(self.smoothing) and self.method_ in SMOOTHED
-        self.calibration_, self._stated_at = self._calibration(rows, matched)
+            always = np.broadcast_to(np.log(self.population_), data.log_probs.shape)
+            self.comparison_ = compare({**tables, "population": always}, data, self.population_)
+            self.method_ = choose_correction(tables, data, self.population_)
+        self.calibration_ = self._calibration(data, matched)
+        if self.method_ in ("flat", "mean_matching"):
+            self.smoothing_ = False
+        elif self.method == self.smoothing == "auto" and not isinstance(self._estimator(), FrozenEstimator):
+            self.smoothing_ = is_smoothed(tables[self.method_], data, self.population_)
+        held_out = tables[self.method_] if self.method_ in tables else self._moved(data.log_probs, self.calibration_)
+        if self.smoothing_:
+            held_out = smooth_likelihoods(held_out, self.population_, self._counts)
+        self.held_out_ = replace(data, log_probs=held_out)
+        chosen = rows_by_weight(data.labels, shares)
+        self._adapting = data.take(chosen), folded.folds[chosen], folded.models
 
-    def _best(self, rows: HeldOutRows, matched: LogitCalibration | None) -> str:
-        fixed = {} if self.floor_ is None else {"closed_form": rows.at_population(rows.log_probs)}
-        if matched is not None:
-            fixed["mean_matching"] = matched(rows.log_probs)
-        tables = predict_held_out(rows, fixed)
-        scores = {name: rows.own(table) for name, table in tables.items()}
-        self.comparison_ = compare_methods(scores, rows)
-        chosen = choose_method(scores, rows)
-        if self.smoothing == "auto" and chosen in SMOOTHED and not isinstance(self._estimator(), FrozenEstimator):
-            self.smoothing_ = is_smoothed(rows, tables[chosen])
-        return chosen
+    def _tables(self, data: HeldOut, folds: np.ndarray, matched: Calibration | None) -> dict[str, np.ndarray]:
+        """Return the held-out predictions at the population by correction."""
+        tables: dict[str, np.ndarray] = {}
+        if self.method == "auto" and self.floor_ is not None:
+            tables["closed_form"] = np.asarray(retarget(data.log_probs, self.sampling_, self.population_))
+        if self.method == "auto" and matched is not None:
+            tables["mean_matching"] = matched.apply(data.log_probs)
+        both = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
+        kinds = both if self.method == "auto" else (self.method,)
+        return tables | {kind: cross_fitted(data, folds, kind, self.population_) for kind in kinds}
 
-    def _calibration(
-        self, rows: HeldOutRows | None, matched: LogitCalibration | None
-    ) -> tuple[LogitCalibration | None, np.ndarray]:
-        """Return the calibration of `method_`, if it has one, and the mix of its predictions."""
-        if self.method_ == "mean_matching":
-            return matched, self.population_
-        if self.method_ in ("closed_form", "none") or rows is None:
-            return None, self.sampling_
+    def _calibration(self, data: HeldOut, matched: Calibration | None) -> Calibration | None:
+        """Return the calibration of `method_`, if it has one."""
         if self.method_ == "flat":
-            return flattened(rows.log_probs, rows.data, rows.weights), rows.data
-        return calibrate_logits(rows.log_probs, rows.labels, rows.weights, self.method_), rows.data
-
-    def _matched(self, X_unlabelled: Any) -> LogitCalibration | None:
-        if X_unlabelled is None or self.population is None or self.floor_ is None:
-            return None
-        table = np.asarray(retarget(self._log_probs(X_unlabelled), self.sampling_, self._calibrated_at))
-        return match_mean(table, self.population_, np.ones(len(table)))
-
-    def _held_out_rows(self, folded: OutOfFold) -> HeldOutRows:
-        table = np.asarray(retarget(self._table(folded.values), self.sampling_, self._calibrated_at))
-        return HeldOutRows(table, folded.labels, folded.weights, folded.folds, self._calibrated_at, self.population_)
-
-    def _table(self, values: Any) -> np.ndarray:
-        return log_prob_rows(values, len(self.classes_), self.floor_)
+            size = len(self.classes_)
+            return fit_mean(data.log_probs, data.counts / data.counts.sum(), data.mass, np.full(size, FLAT))
+        if self.method_ not in ("affine", "beta"):
+            return matched if self.method_ == "mean_matching" else None
+        found = fit_slopes(data, self.method_)
+        if self.method != "auto":
+            warn_of_disagreement(data, found, stacklevel=4)
+        return found
 
     def _warn_of(self, mix: TrainingMix) -> None:
         if mix.reshaped and self.method_ == "closed_form":

@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
-from torch import Tensor
-
-from ..losses.batch import Labels
 
 
 @dataclass(frozen=True)
@@ -61,13 +57,6 @@ class LabelledRows:
         table = table if self.weight is None else table * self.weight[:, None]
         return table if class_weight is None else table * class_weight
 
-    def target(self, dtype: torch.dtype) -> Tensor:
-        """Return the labels in the form of the losses: int (n,), or votes (n, K)."""
-        if self.index is not None:
-            return torch.from_numpy(self.index)
-        assert self.votes is not None
-        return torch.from_numpy(self.votes).to(dtype)
-
     def take(self, rows: np.ndarray) -> LabelledRows:
         """Return some of the rows."""
         parts = {name: getattr(self, name) for name in ("features", "index", "votes", "weight")}
@@ -81,24 +70,22 @@ def read_rows(
     y: Any,
     sample_weight: ArrayLike | None,
     dtype: Any = np.float64,
-    classes: ArrayLike | None = None,
-    reset: bool = True,
+    classes: np.ndarray | None = None,
 ) -> LabelledRows:
     """Return checked rows without those of weight 0.
 
     Args:
-        estimator: its `n_features_in_` and `feature_names_in_` are set, or checked if not `reset`.
+        estimator: its `n_features_in_` and `feature_names_in_` are set.
         X: features (n, d): array, or DataFrame.
         y: labels (n,), or votes (n, K) as floats; the columns of a DataFrame of votes name the classes.
         sample_weight: (n,), ≥ 0: a weight of 2 is the same as the row twice.
         dtype: the dtype of the features.
-        classes: all possible classes, if `y` may lack some.
-        reset: False to compare the features with those of an earlier call.
+        classes: all possible classes, sorted, if `y` lacks some.
     """
     soft = _are_votes(y)
     names = getattr(y, "columns", None) if soft else None
     given = np.asarray(y, dtype=np.float64) if soft else y
-    features, labels = validate_data(estimator, X, given, dtype=dtype, multi_output=soft, reset=reset)
+    features, labels = validate_data(estimator, X, given, dtype=dtype, multi_output=soft)
     weight = None
     if sample_weight is not None:
         weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
@@ -107,10 +94,9 @@ def read_rows(
         rows = _soft_rows(features, labels, names, weight)
     else:
         check_classification_targets(labels)
-        known = (
-            np.unique(labels if weight is None else labels[weight > 0]) if classes is None else np.unique(np.asarray(classes))
-        )
-        rows = LabelledRows(features, known, _class_numbers(labels, known, weight), None, weight)
+        known = classes if classes is not None else np.unique(labels if weight is None else labels[weight > 0])
+        index = np.searchsorted(known, labels).clip(0, len(known) - 1)  # rows of weight 0 may have other labels
+        rows = LabelledRows(features, known, index, None, weight)
     if weight is not None and not weight.all():
         rows = rows.take(np.flatnonzero(weight))
     if len(rows.classes) < 2:
@@ -121,14 +107,6 @@ def read_rows(
     return rows
 
 
-def soft_row_labels(rows: LabelledRows, dtype: torch.dtype) -> Labels:
-    """Return the labels in the form of the losses' inner functions."""
-    count = len(rows.features)
-    if rows.index is not None:
-        return Labels(torch.from_numpy(rows.index), None, None, len(rows.classes), count)
-    return Labels(None, rows.target(dtype), None, len(rows.classes), count)
-
-
 def _are_votes(y: Any) -> bool:
     """Return whether `y` is votes: a column of floats per class."""
     try:
@@ -136,21 +114,6 @@ def _are_votes(y: Any) -> bool:
     except ValueError:  # ragged lists: validate_data raises an error for them
         return False
     return array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f"
-
-
-def _class_numbers(labels: np.ndarray, classes: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Return each label's index in `classes`; labels of rows without weight need not be in it."""
-    index = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
-    unknown = classes[index] != labels
-    if weight is not None:
-        unknown &= weight > 0
-    if unknown.any():
-        found = np.unique(labels[unknown])[:5].tolist()
-        raise ValueError(
-            f"Expected the labels in `y` to be among the classes {classes.tolist()}, but got {found}: "
-            "name every class in the first call of partial_fit."
-        )
-    return index.astype(np.int64)
 
 
 def _soft_rows(features: np.ndarray, votes: np.ndarray, names: Any, weight: np.ndarray | None) -> LabelledRows:

@@ -1,4 +1,4 @@
-"""Fit a linear model by minimising a loss of its outputs: Newton's method for cross-entropy, L-BFGS for any other loss.
+"""Fit a linear model by minimising a loss of its outputs: Newton's method for cross-entropy and Firth's penalty, or L-BFGS.
 
 Stage: features (n, d), a loss of the outputs (n, m) → coefficients (d + 1, m), the intercept in the last row.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, optimize, special
 from sklearn.exceptions import ConvergenceWarning
+
+from ..solve import Quadratic, intercepts_for_mean, minimise
 
 BLOCK = 2**17  # numbers per block of rows, 1 MiB: what a pass writes stays in the cache
 NEWTON_LIMIT = 300  # coefficients; with more, a Hessian is too expensive
@@ -104,11 +106,11 @@ class CrossEntropy:
 
 
 def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
-    """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method with step halving.
+    """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method.
 
-    It stops after a step for which half the squared Newton decrement, the expected decrease of the objective, is at most
-    tol² times the mean absolute residual at the start: a loss of small weights is fitted as well as one of large weights. The
-    remaining error is of the order of its square.
+    It stops when a step is expected to decrease the objective by less than tol² times the mean absolute residual at the start,
+    and takes that step: a loss of small weights is fitted as well as one of large weights. The remaining error is of the order
+    of its square.
 
     Args:
         features: X (n, d).
@@ -118,30 +120,105 @@ def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.nda
         max_iter: maximum number of steps.
         tol: see above.
     """
-    m = start.shape[1]
-    found, curve, converged = start, [], False
-    value, gradient, probs = _penalised(features, loss, ridge, found)
-    enough = tol**2 * _mean_residual(loss.gradient(probs.copy()))
-    for _ in range(max_iter):
-        hessian = loss.hessian(features, probs)
-        hessian += np.kron(np.eye(m), np.diag(np.append(np.full(len(start) - 1, ridge), 0.0)))
-        step = -_solve(_pinned(hessian, m), gradient.T.ravel()).reshape(m, -1).T
-        slope = float(np.vdot(gradient, step))
-        converged = -slope / 2 <= enough
-        size = 1.0
-        for _ in range(40):
-            trial = found + size * step
-            new_value, new_gradient, new_probs = _penalised(features, loss, ridge, trial)
-            if new_value <= value + 1e-4 * size * slope + 1e-14 * abs(value):
-                found, value, gradient, probs = trial, new_value, new_gradient, new_probs
-                break
-            size /= 2
-        else:
-            converged = True  # a smaller value is only rounding
-        curve.append(value)
-        if converged:
-            break
-    return LinearFit(found, np.empty(0), curve, converged)
+    m, size = start.shape[1], len(start)
+    penalty = np.kron(np.eye(m), np.diag(np.append(np.full(size - 1, ridge), 0.0)))
+
+    def function(coefficients: np.ndarray) -> Quadratic:
+        slopes = coefficients[:-1]
+        value, probs = loss.value_and_probs(features @ slopes + coefficients[-1])
+        by_output = loss.gradient(probs.copy())
+        gradient = np.vstack([features.T @ by_output + ridge * slopes, by_output.sum(0)])
+        hessian = _pinned(loss.hessian(features, probs) + penalty, m)
+        return Quadratic(value + ridge / 2 * float(np.vdot(slopes, slopes)), gradient.T.ravel(), hessian, by_output)
+
+    return _newton_steps(function, start, lambda by_output: tol**2 * _mean_residual(by_output), max_iter)
+
+
+def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
+    """Maximise `ℓ(b) + ½ log det I(b)` for two classes, then correct the intercept to match the mean prediction.
+
+    The penalty is Jeffreys' prior. It removes the first-order bias of the coefficients (Firth 1993) and keeps them finite if
+    the classes are separated (Heinze & Schemper 2002). It also shrinks predictions towards ½, so the intercept is estimated
+    again by maximum likelihood with fixed slopes: FLIC (Puhr et al. 2017). The derivative of the penalty is
+    `Σ_n h_n (½ − p_n) x_n`, with h_n the row's leverage, so each step is a Newton step with shifted labels.
+
+    Args:
+        features: X (n, d), linearly independent.
+        table: each row's weight by class (n, 2).
+        start: coefficients (d + 1, 1).
+        max_iter: maximum number of steps.
+        tol: stop when a step is expected to improve the objective by less than tol² times the sum of absolute residuals.
+    """
+    loss = CrossEntropy.of(table, float(table.sum()))
+
+    def function(coefficients: np.ndarray) -> Quadratic:
+        mean, probs = loss.value_and_probs(features @ coefficients[:-1] + coefficients[-1])
+        p = probs[:, 0]
+        weights = loss.row_weights * p * (1 - p)
+        information = sum((second_moments(features[rows], weights[rows]) for rows in blocks(features)), np.zeros(()))
+        spread = np.sqrt(np.diag(information))
+        if not spread.all() or np.linalg.cond(information / np.outer(spread, spread)) > 1e13:
+            raise ValueError(
+                "Expected linearly independent features for penalty='firth', but some depend on others: "
+                "drop constant and duplicate columns."
+            )
+        by_output = (loss.row_weights * p - loss.targets[:, 0]) / loss.total
+        shifted = by_output - leverage(features, linalg.inv(information), weights) * (0.5 - p) / loss.total
+        value = mean - float(np.linalg.slogdet(information)[1]) / (2 * loss.total)
+        gradient = np.append(features.T @ shifted, shifted.sum())
+        return Quadratic(value, gradient, information / loss.total, by_output)
+
+    fit = _newton_steps(function, start, lambda by_output: tol**2 * float(np.abs(by_output).sum()), max_iter)
+    fixed = features @ fit.coefficients[:-1]
+    share = float(loss.targets.sum() / loss.row_weights.sum())
+    intercepts = intercepts_for_mean(np.hstack([0 * fixed, fixed]), np.array([1 - share, share]), loss.row_weights)
+    return replace(fit, coefficients=np.vstack([fit.coefficients[:-1], [[intercepts[1] - intercepts[0]]]]))
+
+
+def leverage(features: np.ndarray, inverse: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return h_n = weights_n x_nᵀ I⁻¹ x_n."""
+    size = inverse[-1, -1] + 2 * features @ inverse[:-1, -1]
+    found: np.ndarray = weights * (size + np.einsum("nd,nd->n", features @ inverse[:-1, :-1], features))
+    return found
+
+
+def _newton_steps(
+    function: Callable[[np.ndarray], Quadratic], start: np.ndarray, enough: Callable[[np.ndarray], float], max_iter: int
+) -> LinearFit:
+    """Minimise a function of coefficients (d + 1, m) by `solve.minimise`, in coordinates whose curvature at the start is 1.
+
+    The derivatives are by the coefficients output by output. The last step, which is expected to change next to nothing, is
+    taken without another pass over the rows.
+
+    Args:
+        function: also returns its derivatives by the outputs, as `detail`.
+        start: coefficients (d + 1, m).
+        enough: these derivatives at the start → the expected decrease at which to stop.
+        max_iter: maximum number of steps.
+    """
+    first, values = function(start), []
+    root = np.linalg.cholesky(_regular(first.hessian))
+
+    def coefficients_of(point: np.ndarray) -> np.ndarray:
+        step: np.ndarray = linalg.solve_triangular(root, point, trans=1, lower=True)
+        return start + step.reshape(start.shape[::-1]).T
+
+    def whitened(point: np.ndarray) -> Quadratic:
+        at = function(coefficients_of(point)) if values else first
+        values.append(at.value)
+        half = linalg.solve_triangular(root, _regular(at.hessian), lower=True)
+        gradient, hessian = (linalg.solve_triangular(root, each, lower=True) for each in (at.gradient, half.T))
+        return Quadratic(at.value, gradient, hessian)
+
+    found = minimise(whitened, np.zeros(start.size), enough=enough(first.detail), max_steps=max_iter)
+    last = np.linalg.solve(found.at.hessian, found.at.gradient) if found.converged else 0.0
+    curve = np.minimum.accumulate(values[1:] or values).tolist()
+    return LinearFit(coefficients_of(found.point - last), np.empty(0), curve, found.converged)
+
+
+def _regular(hessian: np.ndarray) -> np.ndarray:
+    """Return the Hessian with a little added to its diagonal, so that collinear features do no harm."""
+    return hessian + np.diag(1e-12 * np.diag(hessian) + 1e-300)
 
 
 def lbfgs(
@@ -250,17 +327,6 @@ def second_moments(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-def _penalised(
-    features: np.ndarray, loss: CrossEntropy, ridge: float, coefficients: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the objective, its gradient (d + 1, m) and the probabilities."""
-    slopes = coefficients[:-1]
-    value, probs = loss.value_and_probs(features @ slopes + coefficients[-1])
-    by_output = loss.gradient(probs.copy())
-    gradient = np.vstack([features.T @ by_output + ridge * slopes, by_output.sum(0)])
-    return value + ridge / 2 * float(np.vdot(slopes, slopes)), gradient, probs
-
-
 def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:
     """Return the Hessian, made regular in the direction in which a softmax is constant: equal changes of all outputs.
 
@@ -272,14 +338,13 @@ def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:
     return hessian + np.kron(np.ones((m, m)), np.diag(np.diag(hessian).reshape(m, size).mean(0) + 1e-300))
 
 
-def _solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Return `matrix⁻¹ vector`; the shortest solution if the matrix is singular, as with collinear features."""
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
-    scaled = matrix * np.outer(scale, scale)
-    try:
-        factor = linalg.cho_factor(scaled, check_finite=False)
-        if np.diag(factor[0]).min() > 1e-6:
-            return scale * linalg.cho_solve(factor, scale * vector, check_finite=False)
-    except linalg.LinAlgError:
-        pass
-    return scale * linalg.lstsq(scaled, scale * vector, cond=1e-12)[0]
+def moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
+    """Return coefficients with log-factors (K,) added to the classes' log-probabilities."""
+    found = coefficients.copy()
+    found[-1] += log_factors[1] - log_factors[0] if found.shape[1] == 1 else log_factors - log_factors.mean()
+    return found
+
+
+def class_logits(outputs: np.ndarray) -> np.ndarray:
+    """Return a logit per class (n, K); a single output is the log-odds of the second of two classes."""
+    return np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs

@@ -1,288 +1,402 @@
-"""Train a multi-layer perceptron in minibatches on any of the losses.
+"""InformationGainMLPClassifier: a multi-layer perceptron, trained with torch for the population's class frequencies.
 
-Stage: `LabelledRows`, a loss → weights of the layers, as arrays.
+Stage: `fit(X, y)` at class frequencies ρ, with or without unlabelled rows of the population → `predict_proba(X)` at the
+population π. The only file of `rightloss.sklearn` that imports torch.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
+from numpy.typing import ArrayLike
+from scipy import special
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
-from torch import Tensor
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..likelihoods import Categorical
-from ..losses import InformationGainLoss, LogitAdjustedLoss
-from ..losses.batch import Labels
-from ..marginals import MinibatchEstimate
+from ..arrays import checked_choice, checked_number
+from ..extras import install
 from ..prevalence import Prevalence
-from .criteria import Criterion, loss_of_rows
-from .labelled_rows import LabelledRows
+from .base import PopulationClassifier, checked_whole, training_prevalence
+from .labelled_rows import LabelledRows, read_rows
+from .population import LearntPopulation, is_unknown
+from .stream_likelihood import mixture_proportions
+from .unlabelled_rows import (
+    EVIDENCE,
+    PopulationRows,
+    both_classes,
+    check_usable,
+    read_unlabelled,
+    warn_of_absent_class,
+    warn_of_shift,
+)
 
-Activation = Literal["relu", "tanh", "logistic"]
-# name → the function, and its backward pass as a function of its value
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "relu": (torch.relu, lambda gradient, value: torch.ops.aten.threshold_backward(gradient, value, 0)),
-    "tanh": (torch.tanh, lambda gradient, value: gradient * (1 - value * value)),
-    "logistic": (torch.sigmoid, lambda gradient, value: gradient * (value * (1 - value))),
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"InformationGainMLPClassifier needs rightloss[torch]: {install('torch')}", name="torch"
+    ) from error
+from torch import Tensor, nn
+
+from ..likelihoods import Categorical, CumulativeLogit, Likelihood, OnionPeeling, StickBreaking
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid}
+LIKELIHOODS: dict[str, Callable[[int], Any]] = {
+    "categorical": lambda classes: Categorical(),
+    "cumulative_logit": CumulativeLogit,
+    "stick_breaking": StickBreaking,
+    "onion_peeling": OnionPeeling,
 }
+LOSSES = ("information_gain", "as_published", "weighted", "log_likelihood")
+TOL = 1e-4  # the smallest improvement that counts
+HELD_OUT = 0.1  # of the rows, with early stopping
+ROWS_FOR_POPULATION = 10_000  # unlabelled rows used to update π before each epoch; at the end all are used
 
 
-@dataclass(frozen=True)
-class NetworkSettings:
-    """How to train; the names and meanings are those of scikit-learn's `MLPClassifier`."""
+class InformationGainMLPClassifier(PopulationClassifier):
+    """A multi-layer perceptron trained at one mix of classes, with predictions for a population with another mix.
 
-    hidden_layer_sizes: tuple[int, ...]
-    activation: str
-    decay: float
-    max_iter: int
-    tol: float
-    batch_size: int
-    learning_rate_init: float
-    early_stopping: bool
-    validation_fraction: float
-    n_iter_no_change: int
-    verbose: bool
-
-
-class Network:
-    """A multi-layer perceptron trained by Adam. All weights are in one vector, so that a step is a few operations.
-
-    The loss gives the gradient by the outputs. The backward pass is written by hand, because a graph is expensive for small
-    minibatches.
+    Standardise the features in a pipeline before. The arguments are those of scikit-learn's `MLPClassifier` where the names
+    are the same, trained by Adam. Rows may be float32.
 
     Args:
-        sizes: of the layers: features, hidden ones, outputs.
-        start: the last bias (m,), the outputs that predict the population.
-        settings: activation and optimiser.
-        criterion: the loss; its own parameters are learned as well.
-        dtype: the dtype of the features.
-        generator: draws the initial weights, as Glorot & Bengio.
-        learn_bias: False if the likelihood has parameters instead of the last bias.
+        population: π, as in `InformationGainClassifier`; "unknown" to learn it from `X_unlabelled`.
+        hidden_layer_sizes: (100,) is one hidden layer.
+        activation: of the hidden layers: "relu", "tanh" or "logistic".
+        likelihood: "categorical"; for ordered classes "cumulative_logit", "stick_breaking" or "onion_peeling", as in
+            `OrdinalClassifier`.
+        loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "weighted"; "log_likelihood", plain
+            cross-entropy moved to the population afterwards.
+        evidence: κ of the information gain; at 1 it is trained as logit adjustment, the same but for the noise of minibatches.
+        C: inverse of the strength of the l2 penalty of the weights, as in `InformationGainClassifier`; inf for none.
+        batch_size: rows of a minibatch; "auto" is min(200, n).
+        learning_rate_init: learning rate of Adam.
+        max_iter: maximum number of epochs.
+        n_iter_no_change: epochs without an improvement of 1e-4 before training stops.
+        early_stopping: hold out a tenth of the rows, by class, stop by the expected log-likelihood in the population on them,
+            and keep the best weights.
+        unlabelled_weight: λ, the total weight of `X_unlabelled` relative to the labelled rows. None for 1: a minibatch has as
+            many of both. 0 ignores them.
+        random_state: seed of the initial weights, the minibatches and the validation rows.
+
+    Attributes:
+        classes_: the class labels, sorted.
+        population_: π (K,) of the predictions; the mean if it is uncertain; the learned one if it is unknown.
+        sampling_: ρ (K,), the mix of the training rows, by weight.
+        concentration_: Dirichlet parameters of an uncertain population (K,), else None.
+        fitted_population_: the mix of the network's own outputs.
+        network_: the layers, an `nn.Sequential`.
+        likelihood_: takes its outputs to log-probabilities.
+        n_iter_: epochs run.
+        loss_curve_: the mean loss of each epoch.
+        validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
+        unlabelled_weight_: the λ used; 0 without unlabelled rows.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.sklearn import InformationGainMLPClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat([0, 1], 200)  # as many cases as controls
+        >>> x = rng.normal(size=(400, 2)) + 2 * y[:, None]
+        >>> model = InformationGainMLPClassifier(population=0.01, hidden_layer_sizes=(8,), max_iter=400, random_state=0)
+        >>> bool(model.fit(x, y).predict_proba(x)[y == 0, 1].mean() < 0.01)
+        True
     """
 
     def __init__(
         self,
-        sizes: Sequence[int],
-        start: Tensor,
-        settings: NetworkSettings,
-        criterion: Criterion,
-        dtype: torch.dtype,
-        generator: torch.Generator,
-        learn_bias: bool = True,
+        population: LearntPopulation | None = None,
+        *,
+        hidden_layer_sizes: Sequence[int] | int = (100,),
+        activation: Literal["relu", "tanh", "logistic"] = "relu",
+        likelihood: Literal["categorical", "cumulative_logit", "stick_breaking", "onion_peeling"] = "categorical",
+        loss: Literal["information_gain", "as_published", "weighted", "log_likelihood"] = "information_gain",
+        evidence: float = 1.0,
+        C: float = 1.0,
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate_init: float = 1e-3,
+        max_iter: int = 200,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        unlabelled_weight: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        shapes = [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
-        length = sum(int(np.prod(shape)) for shape in shapes)
-        self.activation, self.criterion = settings.activation, criterion.to(dtype)
-        self.vector, self.gradient, self.decay, self.mean, self.square = torch.zeros(5, length, dtype=dtype)
-        self.shapes = shapes
-        self._view()
-        for view in _views(self.decay, shapes)[0]:
-            view.fill_(settings.decay)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            bound = ((2.0 if self.activation == "logistic" else 6.0) / sum(weight.shape)) ** 0.5
-            weight.uniform_(-bound, bound, generator=generator)
-            bias.uniform_(-bound, bound, generator=generator)
-        self.biases[-1].copy_(start)
-        self.learn_bias, self.steps, self.rate = learn_bias, 0, settings.learning_rate_init
-        self.own = list(criterion.parameters())
-        self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
-        self.to_population = torch.zeros(sizes[-1], dtype=dtype)  # moves outputs from their mix to the loss's π
-        self.loss_curve: list[float] = []
-        self.validation_scores: list[float] = []
+        self.population = population
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.likelihood = likelihood
+        self.loss = loss
+        self.evidence = evidence
+        self.C = C
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.unlabelled_weight = unlabelled_weight
+        self.random_state = random_state
 
-    def _view(self) -> None:
-        """Make the layers' weights views of the vector."""
-        self.weights, self.biases = _views(self.vector, self.shapes)
-        self.weight_gradients, self.bias_gradients = _views(self.gradient, self.shapes)
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, X_unlabelled: Any = None
+    ) -> InformationGainMLPClassifier:
+        """Train on rows sampled by class, and on unlabelled rows of the population; as `InformationGainClassifier.fit`.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the views, which copying and pickling separate from the vector."""
-        self.__dict__.update(state)
-        self._view()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the outputs (n, m)."""
-        return self._values(x)[-1]
-
-    def step(self, x: Tensor, target: Tensor, weight: Tensor | None, unlabelled: Tensor | None = None) -> float:
-        """Train on one minibatch, with unlabelled rows if there are any, and return its loss."""
-        values = self._values(x if unlabelled is None else torch.cat([x, unlabelled]))
-        gradients = self._loss_and_gradients if unlabelled is None else self._stream_loss_and_gradients
-        loss, delta, *of_own = gradients(values[-1], target, weight)
-        for i in reversed(range(len(self.weights))):
-            torch.mm(values[i].T, delta, out=self.weight_gradients[i])
-            torch.sum(delta, 0, out=self.bias_gradients[i])
-            if i:
-                delta = ACTIVATIONS[self.activation][1](delta @ self.weights[i].T, values[i])
-        if not self.learn_bias:
-            self.bias_gradients[-1].zero_()
-        self._adam()
-        if self.own_optimizer is not None:
-            for parameter, gradient in zip(self.own, of_own, strict=True):
-                parameter.grad = gradient
-            self.own_optimizer.step()
-        return float(loss)
-
-    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the layers' weights (in, out) and biases (out,), in the form of `MLPClassifier`."""
-        return [weight.numpy().copy() for weight in self.weights], [bias.numpy().copy() for bias in self.biases]
-
-    def set_arrays(self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> None:
-        """Set the layers' weights, to continue from an earlier fit."""
-        for own, given in zip([*self.weights, *self.biases], [*weights, *biases], strict=True):
-            own.copy_(torch.from_numpy(given.copy()))
-
-    def state(self) -> list[Tensor]:
-        """Return a copy of everything that is learned."""
-        return [self.vector.clone(), *(parameter.detach().clone() for parameter in self.own)]
-
-    def restore(self, state: list[Tensor]) -> None:
-        """Set everything that is learned."""
-        with torch.no_grad():
-            for own, kept in zip([self.vector, *self.own], state, strict=True):
-                own.copy_(kept)
-
-    def _values(self, x: Tensor) -> list[Tensor]:
-        """Return the input and every layer's values, the outputs last."""
-        values, act = [x], ACTIVATIONS[self.activation][0]
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            values.append(act(torch.addmm(bias, values[-1], weight)))
-        return [*values, torch.addmm(self.biases[-1], values[-1], self.weights[-1])]
-
-    def _loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
-        """Return the loss and its gradients by the outputs and by the loss's own parameters.
-
-        The derivative of a softmax's cross-entropy is written by hand, because a graph would take longer than the minibatch.
+        Args:
+            X: features (n, d).
+            y: labels (n,), or votes (n, K).
+            sample_weight: (n,); not for an information gain that has a marginal of its own.
+            X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
-        criterion = self.criterion
-        if isinstance(criterion, InformationGainLoss) or type(criterion.likelihood) is not Categorical:
-            outputs.requires_grad_()
-            loss = _loss(criterion, outputs, target, weight)
-            return [loss.detach(), *torch.autograd.grad(loss, [outputs, *self.own])]
-        offset, of_class = criterion.cross_entropy_terms(criterion.terms(outputs))
-        log_probs = torch.log_softmax(outputs if offset is None else outputs + offset, 1)
-        share = target if target.ndim == 2 else torch.zeros_like(outputs).scatter_(1, target[:, None], 1.0)
-        share = share / len(share) if weight is None else share * (weight / weight.sum())[:, None]
-        share = share if of_class is None else share * of_class
-        return [-(share * log_probs).sum(), log_probs.exp().mul_(share.sum(1, keepdim=True)).sub_(share)]
-
-    def _stream_loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
-        """Return the same with unlabelled rows after the labelled ones; `stream_likelihood` has the derivative."""
-        criterion, n = self.criterion, len(target)
-        if not isinstance(criterion, LogitAdjustedLoss) or type(criterion.likelihood) is not Categorical:
-            outputs.requires_grad_()
-            loss = criterion(outputs[:n], target, unlabelled=outputs[n:])
-            return [loss.detach(), *torch.autograd.grad(loss, [outputs, *self.own])]
-        mass, log_probs = criterion.unlabelled_weight, torch.log_softmax(outputs + self.to_population, 1)
-        assert mass is not None
-        streams = F.pad(log_probs + criterion.terms(outputs).log_adjust, (0, 1), value=math.log(mass))
-        log_t, share = torch.log_softmax(streams, 1), torch.zeros_like(streams)
-        if target.ndim == 2:
-            share[:n, :-1] = target
+        sizes, given = self._checked_sizes(), X_unlabelled is not None
+        classes = both_classes(y, sample_weight, self.population) if given else None
+        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32], classes)
+        mass = 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
+        plain = self.loss == "information_gain" and self.evidence == 1
+        people = EVIDENCE if plain and not is_unknown(self.population) else 0.0
+        others = read_unlabelled(self, X_unlabelled, rows, mass, people) if given else None
+        check_usable(self, rows, others, given, self.loss in ("information_gain", "as_published"))
+        self._check_rows(rows, plain)
+        prevalence = training_prevalence(self.population, rows).with_evidence(self.evidence)
+        if others is not None:
+            warn_of_shift(rows, others, prevalence)
+        self.classes_, self.unlabelled_weight_ = rows.classes, 0.0 if others is None else others.mass
+        self._set_prevalence(prevalence)
+        at_sampling = self.loss == "log_likelihood" or prevalence.is_unknown
+        self.fitted_population_ = prevalence.sampling if at_sampling else prevalence.population
+        training = _Training(self, rows, sizes, prevalence)
+        if prevalence.is_unknown:
+            assert others is not None
+            self.population_ = training.learn_population(others)
+            warn_of_absent_class(self.classes_, self.population_, len(others.features))
         else:
-            share[:n].scatter_(1, target[:, None], 1.0)
-        share[:n] *= 1 / n if weight is None else (weight / weight.sum())[:, None]
-        share[n:, -1] = mass / (len(outputs) - n)
-        residual = (log_t.exp().mul_(share.sum(1, keepdim=True)).sub_(share))[:, :-1]
-        loss = -torch.where(share > 0, share * log_t, 0.0).sum()
-        gradient = residual - log_probs.exp() * residual.sum(1, keepdim=True)
-        if criterion.unlabelled_evidence:
-            of_evidence, by_unlabelled = self._evidence_and_gradient(log_probs[n:], mass)
-            loss, gradient[n:] = loss + of_evidence, gradient[n:] + by_unlabelled
-        return [loss, gradient]
+            training.run(others)
+        self.network_, self.likelihood_ = training.network, training.likelihood
+        self.loss_curve_, self.n_iter_ = training.losses, len(training.losses)
+        self.validation_scores_ = training.scores or None
+        return self
 
-    def _evidence_and_gradient(self, log_probs: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-        """Return the negative evidence of π on the unlabelled rows, as in `StreamLikelihood`, with the running mean as m."""
-        criterion, p = self.criterion, log_probs.exp()
-        assert isinstance(criterion, LogitAdjustedLoss)
-        assert isinstance(criterion.prevalence, Prevalence)
-        people = criterion.unlabelled_evidence * criterion.terms(p).evidence * mass
-        pi = criterion.prevalence.population.to(p)
-        log_q = criterion.mean_prediction(len(p)).update(MinibatchEstimate(p.mean(0).log(), len(p)))
-        ratio = pi / log_q.exp()
-        return -people * (pi * log_q).sum(), -people / len(p) * p * (ratio - (p @ ratio)[:, None])
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return log-probabilities in the population (n, K)."""
+        check_is_fitted(self)
+        dtype = next(self.network_.parameters()).numpy(force=True).dtype
+        table = _table(self.network_, self.likelihood_, validate_data(self, X, dtype=dtype, reset=False))
+        log_probs: np.ndarray = special.log_softmax(table + np.log(self.population_) - np.log(self.fitted_population_), axis=1)
+        return log_probs
 
-    def _adam(self) -> None:
-        """Take a step of Adam (Kingma & Ba 2015), including the gradient of the penalty."""
-        self.steps += 1
-        gradient = self.gradient.addcmul_(self.decay, self.vector)
-        self.mean.lerp_(gradient, 0.1)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (1 - 0.999**self.steps) ** 0.5
-        size = self.rate * scale / (1 - 0.9**self.steps)
-        self.vector.addcdiv_(self.mean, self.square.sqrt().add_(1e-8 * scale), value=-size)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = False
+        tags.classifier_tags.poor_score = self.likelihood != "categorical"  # with unordered classes
+        return tags
+
+    def criterion(self, prevalence: Prevalence, likelihood: Likelihood, others: PopulationRows | None) -> nn.Module:
+        """Return the loss module for a known prevalence."""
+        streams: dict[str, Any] = {}
+        if others is not None:
+            streams = {"unlabelled_weight": others.mass, "unlabelled_evidence": others.evidence}
+        criterion: InformationGainLoss | LogitAdjustedLoss | WeightedLoss | LogLikelihoodLoss
+        if self.loss == "information_gain" and self.evidence == 1:
+            criterion = LogitAdjustedLoss(prevalence, likelihood, **streams)
+        elif self.loss == "information_gain":
+            criterion = InformationGainLoss(prevalence, likelihood, **streams)
+        elif self.loss == "as_published":
+            criterion = InformationGainLoss.as_published(prevalence, likelihood, **streams)
+        else:
+            criterion = (WeightedLoss if self.loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
+        criterion.monitor, criterion.nonfinite = None, "nan"  # ρ is the rows' own mix; a loss of NaN is refused here
+        return criterion
+
+    def _checked_sizes(self) -> tuple[int, ...]:
+        """Raise a ValueError for the first argument that cannot be used; return the sizes of the hidden layers."""
+        checked_choice(self.loss, "loss", LOSSES)
+        checked_choice(self.activation, "activation", ACTIVATIONS)
+        checked_choice(self.likelihood, "likelihood", LIKELIHOODS)
+        least = {"evidence": 0.0, "learning_rate_init": 1e-300} | ({"C": 1e-300} if self.C != np.inf else {})
+        for name, smallest in least.items():
+            checked_number(getattr(self, name), name, smallest, remedy="leave it out for the default")
+        for name in ("max_iter", "n_iter_no_change", *(["batch_size"] if self.batch_size != "auto" else [])):
+            checked_whole(getattr(self, name), name)
+        sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, tuple | list) else [self.hidden_layer_sizes]
+        return tuple(checked_whole(size, "hidden_layer_sizes") for size in sizes)
+
+    def _check_rows(self, rows: LabelledRows, plain: bool) -> None:
+        """Raise a ValueError if the rows cannot be used with the options."""
+        for wrong, expected, remedy in (
+            (
+                rows.weight is not None and self.loss in ("information_gain", "as_published") and not plain,
+                "no sample_weight with a loss that has a marginal, but got some",
+                "leave them out, or keep the default loss and evidence",
+            ),
+            (
+                is_unknown(self.population) and not (plain and self.likelihood == "categorical"),
+                "the default loss, evidence and likelihood with population='unknown', but got others",
+                "leave them out, or give the population",
+            ),
+            (
+                self.early_stopping and not rows.class_totals().all(),
+                "labelled rows of both classes for early_stopping, but got one class",
+                "pass early_stopping=False and choose max_iter",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"Expected {expected}: {remedy}.")
 
 
-def train(
-    network: Network,
-    rows: LabelledRows,
-    score: Callable[[Tensor, LabelledRows], float],
-    settings: NetworkSettings,
-    generator: torch.Generator,
-    unlabelled: np.ndarray | None = None,
-    before_epoch: Callable[[EndlessRows], None] | None = None,
-    held: LabelledRows | None = None,
-) -> None:
-    """Train until the loss, or with early stopping the validation score, no longer improves; warn if it still improves at the
-    end.
-
-    With early stopping the best weights are kept.
+class _Training:
+    """A network in training: its weights, its loss and its optimiser.
 
     Args:
-        network: its layers change.
-        rows: the rows, including the validation rows.
-        score: outputs, rows → the score for early stopping, larger is better.
-        settings: how to train.
-        generator: orders the minibatches and splits the rows.
-        unlabelled: features of unlabelled rows; each minibatch has as many of them as labelled ones, if there are enough.
-        before_epoch: called with them before each epoch, to learn the population.
-        held: the validation rows, if they are already split off.
+        model: the options.
+        rows: labelled; with early stopping some are held out.
+        sizes: of the hidden layers.
+        prevalence: π, which may be unknown, and ρ.
     """
-    others = None if unlabelled is None else EndlessRows(torch.from_numpy(unlabelled), generator)
-    best_state = None
-    if settings.early_stopping and held is None:
-        rows, held = split_rows(rows, settings.validation_fraction, generator)
-    best, waited = np.inf, 0
-    for epoch in range(settings.max_iter):
-        if before_epoch is not None and others is not None:
-            before_epoch(others)
-        network.loss_curve.append(epoch_loss(network, rows, settings, generator, others))
-        figure = network.loss_curve[-1]
-        if held is not None:
-            network.validation_scores.append(score(network(torch.from_numpy(held.features)), held))
-            figure = -network.validation_scores[-1]
-        if settings.verbose:
-            print(f"Iteration {epoch + 1}, loss = {network.loss_curve[-1]:.8f}" + (f", score = {-figure:.6f}" if held else ""))
-        waited = 0 if figure < best - settings.tol else waited + 1
-        if figure < best:
-            best, best_state = figure, network.state() if held is not None else None
-        if waited > settings.n_iter_no_change:
-            break
-    else:
-        warnings.warn(
-            f"Training stopped at max_iter={settings.max_iter} epochs, before the loss stopped falling: raise max_iter.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    if best_state is not None:
-        network.restore(best_state)
+
+    def __init__(
+        self, model: InformationGainMLPClassifier, rows: LabelledRows, sizes: Sequence[int], prevalence: Prevalence
+    ) -> None:
+        self.model, self.prevalence = model, prevalence
+        self.generator = torch.Generator().manual_seed(int(check_random_state(model.random_state).randint(2**31 - 1)))
+        self.likelihood = LIKELIHOODS[model.likelihood](len(rows.classes))
+        dtype = torch.from_numpy(rows.features[:0]).dtype
+        self.likelihood.to(dtype)
+        start = self.likelihood.starting_outputs(prevalence.retarget(model.fitted_population_))
+        layers = [rows.features.shape[1], *sizes, len(start)]
+        self.network = _layers(layers, model.activation, start, dtype, self.generator)
+        own = list(self.likelihood.parameters())
+        self.network[-1].bias.requires_grad_(not own)  # cutpoints instead of the last bias
+        weights = [each.weight for each in self.network if isinstance(each, nn.Linear)]
+        biases = [each.bias for each in self.network if isinstance(each, nn.Linear) and each.bias.requires_grad]
+        decay = 1 / (model.C * rows.total)
+        groups = [{"params": weights, "weight_decay": decay}, {"params": [*biases, *own]}]
+        self.optimizer = torch.optim.Adam(groups, lr=model.learning_rate_init, fused=True)
+        self.offset: Tensor | float = 0.0  # moves outputs from their mix to the loss's π
+        self.losses: list[float] = []
+        self.scores: list[float] = []
+        self.held: LabelledRows | None = None
+        self.rows = rows
+        if model.early_stopping:
+            self.rows, self.held = _split(rows, self.generator)
+
+    def run(self, others: PopulationRows | None, before_epoch: Callable[[_EndlessRows], None] | None = None) -> None:
+        """Train until the loss, or with early stopping the validation score, no longer improves, and keep the best weights.
+
+        Args:
+            others: unlabelled rows; each minibatch has as many of them as labelled ones, if there are enough.
+            before_epoch: called with them before each epoch.
+        """
+        model, known = self.model, not self.prevalence.is_unknown
+        if known:
+            self.criterion = model.criterion(self.prevalence, self.likelihood, others).to(self.network[0].weight.dtype)
+        unlabelled = None if others is None else _EndlessRows(torch.from_numpy(others.features), self.generator)
+        mix = self.prevalence.population if known else self.prevalence.sampling
+        # the figure that must improve is in the units of the mix
+        in_units = model.loss == "weighted" or self.held is not None
+        tol = TOL * (float(special.entr(mix).sum() / np.log(len(mix))) if in_units else 1.0)
+        best, waited, kept = np.inf, 0, None
+        for _ in range(model.max_iter):
+            if before_epoch is not None and unlabelled is not None:
+                before_epoch(unlabelled)
+            self.losses.append(self._epoch(unlabelled))
+            figure = self.losses[-1]
+            if self.held is not None:
+                self.scores.append(self._score(self.held, mix))
+                figure = -self.scores[-1]
+            waited = 0 if figure < best - tol else waited + 1
+            if figure < best:
+                best, kept = figure, self.state() if self.held is not None else None
+            if waited > model.n_iter_no_change:
+                break
+        else:
+            warnings.warn(
+                f"Training stopped at max_iter={model.max_iter} epochs, before the loss stopped falling: raise max_iter.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if kept is not None:
+            self.restore(kept)
+
+    def learn_population(self, others: PopulationRows) -> np.ndarray:
+        """Train outputs at the sampled mix and learn π (K,), which is returned.
+
+        Train first on the labelled rows, because an untrained network cannot determine π. Then train on all rows; before each
+        epoch set π to its maximum likelihood estimate, given the outputs. At the end use all unlabelled rows: their mean
+        prediction is π, as at the maximum of the likelihood.
+        """
+        rho, dtype = self.prevalence.sampling, self.network[0].weight.dtype
+        stated = Prevalence(rho, rho)
+        self.criterion = self.model.criterion(stated, self.likelihood, None).to(dtype)
+        self.run(None)
+
+        def most_likely(features: np.ndarray) -> np.ndarray:
+            return mixture_proportions(_table(self.network, self.likelihood, features), rho)
+
+        def learn(unlabelled: _EndlessRows) -> None:
+            pi = most_likely(unlabelled.take(ROWS_FOR_POPULATION).numpy())
+            self.criterion = self.model.criterion(stated.retarget(pi), self.likelihood, others).to(dtype)
+            self.offset = torch.from_numpy(np.log(pi) - np.log(rho)).to(dtype)
+
+        before, best = self.state(), max(self.scores, default=-np.inf)
+        self.run(others, learn)
+        if self.held is not None and max(self.scores) <= best:
+            self.restore(before)
+        return most_likely(others.features)
+
+    def state(self) -> Any:
+        """Return a copy of everything that is learned."""
+        return copy.deepcopy((self.network.state_dict(), self.likelihood.state_dict()))
+
+    def restore(self, state: Any) -> None:
+        """Set everything that is learned."""
+        self.network.load_state_dict(state[0])
+        self.likelihood.load_state_dict(state[1])
+
+    def _epoch(self, unlabelled: _EndlessRows | None) -> float:
+        """Train on every labelled row once, in minibatches, and return the mean loss."""
+        rows, total = self.rows, 0.0
+        x = torch.from_numpy(rows.features)
+        target = torch.from_numpy(rows.index) if rows.votes is None else torch.from_numpy(rows.votes).to(x.dtype)
+        weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)
+        size = 200 if self.model.batch_size == "auto" else self.model.batch_size
+        for chosen in torch.randperm(len(x), generator=self.generator).split(size):
+            others = None if unlabelled is None else unlabelled.take(len(chosen))
+            loss = self._loss(x[chosen], target[chosen], None if weight is None else weight[chosen], others)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            total += float(loss.detach()) * len(chosen)
+        if not np.isfinite(total):
+            raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
+        return total / len(x)
+
+    def _loss(self, x: Tensor, target: Tensor, weight: Tensor | None, unlabelled: Tensor | None) -> Tensor:
+        outputs = self.network(x if unlabelled is None else torch.cat([x, unlabelled])) + self.offset
+        n, streams = len(x), {} if unlabelled is None else {"unlabelled": outputs[len(x) :]}
+        self.criterion.reduction = "mean" if weight is None else "none"
+        loss: Tensor = self.criterion(outputs[:n], target, **streams)
+        return loss if weight is None else (loss[:n] @ (weight / weight.sum())) + loss[n:].sum() / n
+
+    def _score(self, held: LabelledRows, mix: np.ndarray) -> float:
+        """Return `Σ_k π_k · avg_{n: y_n = k} log p(k|x_n)` on the validation rows, at the mix π."""
+        table = _table(self.network, self.likelihood, held.features)
+        log_probs = special.log_softmax(table + np.log(mix) - np.log(self.model.fitted_population_), axis=1)
+        weights = held.table()
+        return float(((weights * log_probs).sum(0) / weights.sum(0)) @ mix)
 
 
-class EndlessRows:
+class _EndlessRows:
     """Rows in random order, reshuffled after all were used."""
 
     def __init__(self, rows: Tensor, generator: torch.Generator) -> None:
-        self.rows, self.generator = rows, generator
-        self.order = torch.empty(0, dtype=torch.long)
+        self.rows, self.generator, self.order = rows, generator, torch.empty(0, dtype=torch.long)
 
     def take(self, count: int) -> Tensor:
         """Return the next rows, at most as many as there are."""
@@ -293,66 +407,36 @@ class EndlessRows:
         return self.rows[chosen]
 
 
-def epoch_loss(
-    network: Network,
-    rows: LabelledRows,
-    settings: NetworkSettings,
-    generator: torch.Generator,
-    others: EndlessRows | None = None,
-) -> float:
-    """Train on every labelled row once, in minibatches, and return the mean loss."""
-    n, size = len(rows.features), settings.batch_size
-    order = torch.randperm(n, generator=generator)
-    x = torch.from_numpy(rows.features)[order]
-    target = rows.target(x.dtype)[order]
-    weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)[order]
-    total = 0.0
-    for start in range(0, n, size):
-        part = slice(start, start + size)
-        unlabelled = None if others is None else others.take(len(x[part]))
-        loss = network.step(x[part], target[part], None if weight is None else weight[part], unlabelled)
-        total += loss * len(x[part])
-    if not np.isfinite(total):
-        raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
-    return total / n
+def _layers(
+    sizes: Sequence[int], activation: str, start: Tensor, dtype: torch.dtype, generator: torch.Generator
+) -> nn.Sequential:
+    """Return layers with the initial weights of Glorot & Bengio, as `MLPClassifier`, and `start` as the last bias."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
+        bound = ((2.0 if activation == "logistic" else 6.0) / (inputs + outputs)) ** 0.5
+        for parameter in layer.parameters():
+            parameter.data.uniform_(-bound, bound, generator=generator)
+        layers += [layer, ACTIVATIONS[activation]()]
+    layer.bias.data.copy_(start)
+    return nn.Sequential(*layers[:-1])
 
 
-def split_rows(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
+def _table(network: nn.Module, likelihood: Likelihood, features: np.ndarray) -> np.ndarray:
+    """Return log-probabilities (n, K) at the network's own mix, float64."""
+    with torch.no_grad():
+        return likelihood.table(network(torch.from_numpy(np.ascontiguousarray(features)))).double().numpy()
+
+
+def _split(rows: LabelledRows, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
     """Return training and validation rows, with every class in both; rows with votes are stratified by the majority class."""
     strata = rows.index if rows.index is not None else rows.table().argmax(1)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     try:
-        kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)
+        kept, held = train_test_split(np.arange(len(rows.features)), test_size=HELD_OUT, stratify=strata, random_state=seed)
     except ValueError as error:
         raise ValueError(
             f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
-            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
+            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False."
         ) from error
     return rows.take(kept), rows.take(held)
-
-
-def forward(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], activation: str, x: np.ndarray) -> np.ndarray:
-    """Return the outputs of layers given as arrays."""
-    act, found = ACTIVATIONS[activation][0], torch.from_numpy(np.ascontiguousarray(x))
-    for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        found = torch.addmm(torch.from_numpy(bias), found, torch.from_numpy(weight))
-        found = act(found) if position < len(weights) - 1 else found
-    return found.numpy()
-
-
-def _loss(criterion: Criterion, outputs: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the loss of a minibatch."""
-    if weight is None:
-        value: Tensor = criterion(outputs, target)
-        return value
-    assert isinstance(criterion.prevalence, Prevalence)
-    hard = target.ndim == 1
-    labels = Labels(target if hard else None, None if hard else target, None, criterion.prevalence.num_classes, len(target))
-    return loss_of_rows(criterion, outputs, labels, weight)
-
-
-def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return views of a vector as weights (in, out) and biases (out,)."""
-    parts = vector.split([int(np.prod(shape)) for shape in shapes])
-    views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-    return views[::2], views[1::2]

@@ -1,45 +1,35 @@
-"""OrdinalClassifier: a classifier for ordered classes, such as ratings, trained for the population's class frequencies.
+"""OrdinalClassifier: a linear classifier for ordered classes, such as ratings, trained for the population's class frequencies.
 
 Stage: `fit(X, y)` at class frequencies ρ → `predict_proba(X)` at the population π, with an ordinal likelihood.
+
+The likelihoods are those of `rightloss.likelihoods`, here with derivatives written out. Stick breaking and onion peeling take
+classes off in stages: with outputs z of the classes of a stage, the log-probability of stopping at class c of it is
+z_c − log(1 + Σ exp z), and of going on −log(1 + Σ exp z).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy import special
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
-from ..likelihoods import CumulativeLogit, OnionPeeling, StickBreaking
-from ..prevalence import Prevalence
-from .criteria import LossName, OutputLoss, make_criterion, reference_mix
-from .information_gain import Reference, expected_log_likelihood
+from ..arrays import checked_choice
+from .base import PopulationClassifier, check_solver, training_prevalence
 from .labelled_rows import LabelledRows, read_rows
 from .linear import lbfgs, warn_unless_converged
-from .network import Activation, Network, forward, train
-from .options import check_options, hidden_sizes, network_settings
-from .population import Population, class_prevalence
+from .population import Population
 
-OrdinalLikelihood = CumulativeLogit | StickBreaking | OnionPeeling
-LIKELIHOODS: dict[str, type[CumulativeLogit] | type[StickBreaking] | type[OnionPeeling]] = {
-    "cumulative_logit": CumulativeLogit,
-    "stick_breaking": StickBreaking,
-    "onion_peeling": OnionPeeling,
-}
+LIKELIHOODS = ("cumulative_logit", "stick_breaking", "onion_peeling")
 
 
-class OrdinalClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier for ordered classes, trained at one mix of classes, with predictions for a population with another mix.
+class OrdinalClassifier(PopulationClassifier):
+    """A linear classifier for ordered classes, trained at one mix of classes, with predictions for another.
 
-    The order is that of the sorted labels: use numbers, or strings that sort in the right order. Arguments that are not
-    listed are those of `InformationGainClassifier`.
+    The order is that of the sorted labels: use numbers, or strings that sort in the right order.
 
     Args:
         population: π, the population's class frequencies: K frequencies from the lowest class up, a dict by class label, a
@@ -47,22 +37,24 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
             plainly the positive one, such as "yes"). None for the training mix.
         likelihood: "cumulative_logit", proportional odds: one slope per feature and K − 1 cutpoints; "stick_breaking", level
             by level from below; "onion_peeling", the paper's, both ends first: K − 1 slopes per feature and intercepts.
-        loss: as in `InformationGainClassifier`.
+        loss: "information_gain" (at κ = 1, logit adjustment); "weighted", with each class's importance π/ρ;
+            "log_likelihood", in the training mix and moved to the population afterwards.
         penalty: "l2" or None.
+        C: inverse of the strength of "l2", as in `InformationGainClassifier`.
+        max_iter: maximum number of iterations.
+        tol: stop when no derivative of the mean loss, by standardised features, is above tol.
 
     Attributes:
         classes_: the class labels, sorted.
         population_: π (K,) of the predictions; the mean if it is uncertain.
         sampling_: ρ (K,), the mix of the training rows, by weight.
-        coef_: slopes of a linear model, (1, d) for "cumulative_logit", else (K − 1, d).
-        intercept_: of a linear model: (K − 1,); zeros (1,) for "cumulative_logit", which has cutpoints instead.
+        concentration_: Dirichlet parameters of an uncertain population (K,), else None.
+        coef_: slopes, (1, d) for "cumulative_logit", else (K − 1, d).
+        intercept_: (K − 1,); zeros (1,) for "cumulative_logit", which has cutpoints instead.
         cutpoints_: θ (K − 1,) of "cumulative_logit", `p(y ≤ k) = σ(θ_k − x·coef)` in `fitted_population_`; else None.
         fitted_population_: the mix of the probabilities from coefficients and cutpoints.
-        coefs_, intercepts_: weights of the layers of a network.
-        n_layers_: 2 for a linear model, and one more for each hidden layer.
-        n_iter_: iterations or epochs run.
+        n_iter_: iterations run.
         loss_curve_: the objective after each of them.
-        validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
 
     Examples:
         >>> import numpy as np
@@ -80,160 +72,161 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         population: Population | None = None,
         *,
         likelihood: Literal["cumulative_logit", "stick_breaking", "onion_peeling"] = "cumulative_logit",
-        loss: LossName = "information_gain",
-        evidence: float | None = None,
-        reference: Reference | None = None,
-        hidden_layer_sizes: Sequence[int] | int = (),
-        activation: Activation = "relu",
+        loss: Literal["information_gain", "weighted", "log_likelihood"] = "information_gain",
         penalty: Literal["l2"] | None = "l2",
         C: float = 1.0,
         max_iter: int = 200,
         tol: float = 1e-4,
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate_init: float = 1e-3,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
     ) -> None:
         self.population = population
         self.likelihood = likelihood
         self.loss = loss
-        self.evidence = evidence
-        self.reference = reference
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
         self.penalty = penalty
         self.C = C
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.random_state = random_state
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> OrdinalClassifier:
         """Fit to rows sampled by class; the arguments are those of `InformationGainClassifier.fit`."""
-        check_options(self, ("l2", None))
-        if self.likelihood not in LIKELIHOODS:
-            raise ValueError(
-                f"Expected `likelihood` to be one of {list(LIKELIHOODS)}, but got {self.likelihood!r}: choose one of them."
-            )
-        sizes = hidden_sizes(self)
-        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32] if sizes else np.float64)
-        prevalence = class_prevalence(self.population, rows.classes, rows.class_totals() / rows.class_totals().sum())
-        prevalence = prevalence if self.evidence is None else prevalence.with_evidence(self.evidence)
-        self.classes_, self.n_layers_ = rows.classes, len(sizes) + 2
-        self._remember(prevalence)
-        stated = Prevalence(prevalence.sampling, prevalence.sampling) if self.loss == "log_likelihood" else prevalence
-        self.fitted_population_ = stated.population.numpy()
-        likelihood: OrdinalLikelihood = LIKELIHOODS[self.likelihood](len(rows.classes))
-        likelihood.double()
-        reference = reference_mix(self.reference, prevalence, rows.classes)
-        criterion = make_criterion(self.loss, prevalence, reference, likelihood, not sizes)
-        start = likelihood.starting_outputs(stated)
-        if sizes:
-            self._fit_network(rows, criterion, start)
-        else:
-            self._fit_linear(rows, criterion, start)
-        self.cutpoints_ = None
-        if isinstance(likelihood, CumulativeLogit):
-            self.cutpoints_ = likelihood.double().cutpoints.detach().numpy()
+        checked_choice(self.likelihood, "likelihood", LIKELIHOODS)
+        checked_choice(self.loss, "loss", ("information_gain", "weighted", "log_likelihood"))
+        checked_choice(self.penalty, "penalty", ("l2", None))
+        check_solver(self)
+        rows = read_rows(self, X, y, sample_weight)
+        self.classes_ = rows.classes
+        self._set_prevalence(training_prevalence(self.population, rows))
+        self.fitted_population_ = self.sampling_ if self.loss == "log_likelihood" else self.population_
+        likelihood = likelihood_of(self.likelihood, len(rows.classes))
+        outputs, own = likelihood.start(self.fitted_population_)
+        begin = np.vstack([np.zeros((rows.features.shape[1], len(outputs))), outputs])
+        ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
+        loss, free = self._loss(likelihood, rows), len(own) == 0  # otherwise the cutpoints are the intercept
+        fit = lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, own, free, rows.weight)
+        warn_unless_converged(fit, self.max_iter)
+        self.coef_, self.intercept_ = fit.coefficients[:-1].T.copy(), fit.coefficients[-1].copy()
+        self.cutpoints_ = None if free else _cutpoints(fit.own)
+        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
         return self
-
-    def set_population(self, population: Population | None) -> OrdinalClassifier:
-        """Move the predictions to another population without refitting; None is the training mix."""
-        check_is_fitted(self)
-        self._remember(class_prevalence(population, self.classes_, self.sampling_))
-        return self
-
-    @property
-    def prevalence_(self) -> Prevalence:
-        """π, with its uncertainty, and ρ."""
-        check_is_fitted(self)
-        if self.concentration_ is not None:
-            return Prevalence.dirichlet(self.concentration_, self.sampling_)
-        return Prevalence(self.population_, self.sampling_)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities in the population (n, K)."""
         check_is_fitted(self)
-        return self._log_probs(self._outputs(X))
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return probabilities in the population (n, K)."""
-        return np.exp(self.predict_log_proba(X))
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of the upper of two classes (n,); log-probabilities (n, K) for more."""
-        log_probs = self.predict_log_proba(X)
-        return log_probs[:, 1] - log_probs[:, 0] if len(self.classes_) == 2 else log_probs
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class in the population (n,)."""
-        log_probs = self.predict_log_proba(X)
-        return self.classes_[log_probs.argmax(1)]
+        outputs = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
+        own = np.empty(0) if self.cutpoints_ is None else np.append(self.cutpoints_[:1], np.log(np.diff(self.cutpoints_)))
+        table = likelihood_of(self.likelihood, len(self.classes_)).table(outputs, own)
+        moved: np.ndarray = table + np.log(self.population_) - np.log(self.fitted_population_)
+        return moved - special.logsumexp(moved, axis=1, keepdims=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # with unordered classes, as in scikit-learn's checks
         return tags
 
-    def _remember(self, prevalence: Prevalence) -> None:
-        concentration = prevalence.concentration
-        self.population_, self.sampling_ = prevalence.population.numpy(), prevalence.sampling.numpy()
-        self.concentration_ = None if concentration is None else concentration.numpy()
+    def _loss(self, likelihood: Peeling | ProportionalOdds, rows: LabelledRows) -> Any:
+        """Return the loss as an `Objective` of `linear.lbfgs`."""
+        log_pi, log_rho = np.log(self.population_), np.log(self.sampling_)
+        offset = log_rho - log_pi if self.loss == "information_gain" else 0.0
+        weights = rows.table(np.exp(log_pi - log_rho) if self.loss == "weighted" else None) / rows.total
 
-    def _fit_linear(self, rows: LabelledRows, criterion: Any, start: Tensor) -> None:
-        loss = OutputLoss(criterion, rows)
-        begin = np.vstack([np.zeros((rows.features.shape[1], len(start))), start.numpy()])
-        ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
-        free = self.likelihood != "cumulative_logit"  # otherwise the cutpoints are the intercept
-        fit = lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, loss.own, free, rows.weight)
-        loss.set_own(fit.own)
-        warn_unless_converged(fit, self.max_iter)
-        self.coef_, self.intercept_ = fit.coefficients[:-1].T.copy(), fit.coefficients[-1].copy()
-        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
-        self.validation_scores_: list[float] | None = None
+        def loss(outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+            table = likelihood.table(outputs, own)
+            log_probs = special.log_softmax(table + offset, axis=1)
+            by_table = np.exp(log_probs) * weights.sum(1, keepdims=True) - weights
+            return -float(np.vdot(weights, log_probs)), *likelihood.backward(outputs, own, by_table)
 
-    def _fit_network(self, rows: LabelledRows, criterion: Any, start: Tensor) -> None:
-        settings = network_settings(self, len(rows.features), rows.total)
-        generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
-        sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(start)]
-        dtype = torch.from_numpy(rows.features[:0]).dtype
-        free = self.likelihood != "cumulative_logit"
-        network = Network(sizes, start, settings, criterion, dtype, generator, free)
-        to_population = np.log(self.population_) - np.log(self.fitted_population_)
+        return loss
 
-        def score(outputs: Tensor, held: LabelledRows) -> float:
-            with torch.no_grad():
-                table = criterion.likelihood.table(outputs).double().numpy()
-            return expected_log_likelihood(special.log_softmax(table + to_population, axis=1), held, self.population_)
 
-        train(network, rows, score, settings, generator)
-        self.coefs_, self.intercepts_ = network.arrays()
-        self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
-        self.validation_scores_ = network.validation_scores or None
+def likelihood_of(name: str, classes: int) -> Peeling | ProportionalOdds:
+    """Return the likelihood of that name."""
+    if name == "cumulative_logit":
+        return ProportionalOdds()
+    if name == "stick_breaking":
+        return Peeling(tuple((k,) for k in range(classes - 1)), classes - 1)
+    pairs = [(low, classes - 1 - low) for low in range((classes - 1) // 2)]
+    middle = classes // 2
+    return Peeling((*pairs, (middle,)), middle - 1) if classes % 2 == 0 else Peeling(tuple(pairs), middle)
 
-    def _outputs(self, X: Any) -> np.ndarray:
-        if self.n_layers_ == 2:
-            outputs: np.ndarray = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
-            return outputs
-        features = validate_data(self, X, dtype=self.coefs_[0].dtype, reset=False)
-        return forward(self.coefs_, self.intercepts_, self.activation, features).astype(np.float64)
 
-    def _log_probs(self, outputs: np.ndarray) -> np.ndarray:
-        likelihood: OrdinalLikelihood = LIKELIHOODS[self.likelihood](len(self.classes_))
-        likelihood.double()
-        with torch.no_grad():
-            if isinstance(likelihood, CumulativeLogit):
-                cutpoints = torch.from_numpy(self.cutpoints_)
-                likelihood.first.copy_(cutpoints[:1])
-                likelihood.log_gaps.copy_(cutpoints.diff().log())
-            table = likelihood.table(torch.from_numpy(outputs)).numpy()
-        log_probs: np.ndarray = special.log_softmax(table + np.log(self.population_) - np.log(self.fitted_population_), axis=1)
-        return log_probs
+@dataclass(frozen=True)
+class Peeling:
+    """Classes taken off in stages, one output each; see the module.
+
+    Attributes:
+        stages: the classes of each stage.
+        last: the class that is left.
+    """
+
+    stages: tuple[tuple[int, ...], ...]
+    last: int
+
+    def start(self, population: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the outputs (m,) that predict the population: log-odds against all that are left; and no own parameters."""
+        left, outputs = set(range(len(population))), []
+        for stage in self.stages:
+            left -= set(stage)
+            outputs += [np.log(population[c]) - np.log(population[sorted(left)].sum()) for c in stage]
+        return np.array(outputs), np.empty(0)
+
+    def table(self, outputs: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Return log p(k|x) (n, K)."""
+        found, reached, used = np.empty((len(outputs), outputs.shape[1] + 1)), np.zeros(len(outputs)), 0
+        for stage in self.stages:
+            z = outputs[:, used : used + len(stage)]
+            log_total = special.logsumexp(np.column_stack([z, np.zeros(len(z))]), axis=1)
+            found[:, list(stage)] = (reached - log_total)[:, None] + z
+            reached, used = reached - log_total, used + len(stage)
+        found[:, self.last] = reached
+        return found
+
+    def backward(self, outputs: np.ndarray, own: np.ndarray, by_table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the derivatives by outputs (n, m) and own parameters (j,), from those by the table (n, K).
+
+        That of an output is by_c − p_c Σ_{j left} by_j, with p_c the probability within its stage.
+        """
+        found, total, used = np.empty_like(outputs), by_table.sum(1, keepdims=True), 0
+        for stage in self.stages:
+            columns, by_stage = slice(used, used + len(stage)), by_table[:, list(stage)]
+            p = special.softmax(np.column_stack([outputs[:, columns], np.zeros(len(outputs))]), axis=1)[:, :-1]
+            found[:, columns] = by_stage - p * total
+            total, used = total - by_stage.sum(1, keepdims=True), used + len(stage)
+        return found, own
+
+
+class ProportionalOdds:
+    """Proportional odds, `p(y ≤ k) = σ(θ_k − z)`; own parameters are the first cutpoint and the logarithms of the gaps.
+
+    `p(y = k) = σ(θ_k − z) σ(z − θ_{k−1}) (1 − exp(θ_{k−1} − θ_k))`.
+    """
+
+    def start(self, population: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return an output of 0 and the cutpoints at which it predicts the population.
+
+        A gap is the difference of the logits of p(y ≤ k), or by the formula above where that is inaccurate, for a rare class.
+        """
+        up_to, above = np.cumsum(population)[:-1], np.cumsum(population[::-1])[-2::-1]
+        share, logits = population[1:-1] / (up_to[1:] * above[:-1]), np.log(up_to) - np.log(above)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gaps = np.where(share < 0.5, -np.log1p(-share), np.diff(logits))
+        return np.zeros(1), np.append(logits[:1], np.log(gaps))
+
+    def table(self, outputs: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Return log p(k|x) (n, K)."""
+        margin = _cutpoints(own) - outputs
+        below, above = special.log_expit(margin), special.log_expit(-margin)
+        inside = np.log(-np.expm1(-np.exp(own[1:])))
+        return np.column_stack([below[:, :1], below[:, 1:] + above[:, :-1] + inside, above[:, -1:]])
+
+    def backward(self, outputs: np.ndarray, own: np.ndarray, by_table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the derivatives by z, and by the first cutpoint and the log-gaps."""
+        margin, gaps = _cutpoints(own) - outputs, np.exp(own[1:])
+        by_margin = by_table[:, :-1] * special.expit(-margin) - by_table[:, 1:] * special.expit(margin)
+        by_cutpoint = by_margin.sum(0)
+        later = by_cutpoint[::-1].cumsum()[::-1]  # a gap moves every later cutpoint
+        by_gap = later[1:] + by_table[:, 1:-1].sum(0) / np.expm1(gaps)
+        return -by_margin.sum(1, keepdims=True), np.append(later[:1], by_gap * gaps)
+
+
+def _cutpoints(own: np.ndarray) -> np.ndarray:
+    """Return θ (K − 1,), increasing, of the first one and the logarithms of the gaps."""
+    return np.append(own[:1], own[:1] + np.cumsum(np.exp(own[1:])))

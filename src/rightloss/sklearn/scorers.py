@@ -13,13 +13,12 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import column_or_1d
 
-from ..log_probs import Numbers, log_prob_table
+from ..arrays import Numbers, checked_choice, log_prob_table
 from ..metrics.class_statistics import make_spec
 from ..metrics.decisions import cost_matrix
 from ..metrics.evaluation_inputs import EvaluationInputs, prepare
@@ -82,7 +81,7 @@ class PrevalenceScorer(BaseEstimator):
             y: their labels.
             sample_weight: the weight of each row within its class `(n,)`.
         """
-        _check_figure(self.figure)
+        checked_choice(self.figure, "figure", FIGURES)
         classes = _classes_of(estimator)
         labels = _numbers(y, classes)
         weights = _weights(sample_weight, len(labels))
@@ -99,7 +98,7 @@ class PrevalenceScorer(BaseEstimator):
 
     def _score_func(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the figure of decisions, as labels; its lower bound if it is undefined, such as the PPV of no decisions."""
-        _check_figure(self.figure)
+        checked_choice(self.figure, "figure", FIGURES)
         if not FIGURES[self.figure].of_decisions:
             names = ", ".join(name for name, formula in FIGURES.items() if formula.of_decisions)
             raise ValueError(
@@ -116,36 +115,32 @@ class PrevalenceScorer(BaseEstimator):
             found = self._figure(sure, labels, weights, classes, at)
         return FIGURES[self.figure].bounds[0] if math.isnan(found) else found
 
-    def _figure(
-        self, table: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], classes: NDArray[Any], at: Prevalence
-    ) -> float:
+    def _figure(self, table: np.ndarray, labels: np.ndarray, weights: np.ndarray, classes: np.ndarray, at: Prevalence) -> float:
         """Return the figure of log-probabilities at the population `at`, signed so that greater is better."""
         _check_positive(self.figure, self.threshold, classes)
         kept = weights > 0
-        rows, votes = torch.from_numpy(table[kept]), torch.from_numpy(weights[kept])
-        log_prob_table(rows, len(classes), "predictions")
-        same = bool((votes == 1).all())
-        sample = Sample(rows, Prevalence(at.population), None, torch.from_numpy(labels[kept]), None if same else votes, None)
+        rows, votes = log_prob_table(table[kept], len(classes), "predictions"), weights[kept]
+        sample = Sample(rows, Prevalence(at.population), None, labels[kept], None if (votes == 1).all() else votes, None)
         matrix = cost_matrix(len(classes), self.costs, self.threshold)
         return self._greater_is_better(prepare(sample, make_spec(sample, matrix, self.bins, self.figure), self.figure), classes)
 
-    def _table(self, estimator: Any, X: Any, classes: NDArray[Any], counts: NDArray[Any], at: Prevalence) -> NDArray[Any]:
+    def _table(self, estimator: Any, X: Any, classes: np.ndarray, counts: np.ndarray, at: Prevalence) -> np.ndarray:
         """Return log-probabilities `(n, k)`, moved if requested and if the estimator has no population of its own."""
         if self.figure in _RANKINGS and len(classes) == 2 and hasattr(estimator, "decision_function"):
-            odds = torch.from_numpy(np.asarray(estimator.decision_function(X), dtype=np.float64))
-            return torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1).numpy()
+            odds = np.asarray(estimator.decision_function(X), dtype=np.float64)
+            return -np.logaddexp(0, np.stack([odds, -odds], 1))
         table = _log_probabilities(estimator, X, self.figure)
         if self.from_ is None or own_population(estimator) is not None:
             return table
         return np.asarray(retarget(table, _mix(self.from_, classes, counts), at))
 
-    def _greater_is_better(self, inputs: EvaluationInputs, classes: NDArray[Any]) -> float:
+    def _greater_is_better(self, inputs: EvaluationInputs, classes: np.ndarray) -> float:
         formula = FIGURES[self.figure]
         if self.figure in inputs.reasons:
             return _undefined(self.figure, f"{inputs.reasons[self.figure]} of {classes.tolist()}, numbered from 0")
         value = inputs.values[self.figure, None]
         if formula.ideal is not None:
-            return -abs(value - float(formula.ideal(inputs.statistics)))
+            return -abs(value - np.asarray(formula.ideal(inputs.statistics)).item())
         return -value if formula.better == "lower" else value
 
 
@@ -199,7 +194,7 @@ def prevalence_scorer(
         >>> [round(float(cross_val_score(model, X, y, scoring=scorer).mean()), 3) for scorer in (as_it_is, corrected)]
         [-0.049, -0.008]
     """
-    _check_figure(figure)
+    checked_choice(figure, "figure", FIGURES)
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
     for name, value in (("population", population), ("from_", from_)):
@@ -207,12 +202,7 @@ def prevalence_scorer(
     return PrevalenceScorer(figure, population, from_, costs, threshold, bins)
 
 
-def _check_figure(figure: str) -> None:
-    if figure not in FIGURES:
-        raise ValueError(f"Expected `figure` to be one of {', '.join(FIGURES)}, but got {figure!r}: choose one.")
-
-
-def _check_positive(figure: str, threshold: float | None, classes: NDArray[Any]) -> None:
+def _check_positive(figure: str, threshold: float | None, classes: np.ndarray) -> None:
     """Raise a ValueError if a figure or threshold is of the positive of two classes, and these are words in another order."""
     if len(classes) == 2 and (figure in _OF_POSITIVE or threshold is not None) and not names_positive(classes):
         what = f"{figure} with a threshold" if figure not in _OF_POSITIVE else figure
@@ -234,7 +224,7 @@ def _check_mix(value: Any, name: str) -> None:
         Prevalence(list(value.values()) if isinstance(value, Mapping) else value)
 
 
-def _mix(value: Any, classes: NDArray[Any], counts: NDArray[Any]) -> Prevalence:
+def _mix(value: Any, classes: np.ndarray, counts: np.ndarray) -> Prevalence:
     """Return a mix of the classes as a `Prevalence`; that of the labels for None or "labels"."""
     if value is None or isinstance(value, str):
         return Prevalence(counts / counts.sum())
@@ -246,7 +236,7 @@ def _undefined(figure: str, reason: str) -> float:
     return math.nan
 
 
-def _classes_of(estimator: Any) -> NDArray[Any]:
+def _classes_of(estimator: Any) -> np.ndarray:
     classes = getattr(estimator, "classes_", None)
     if classes is None or np.ndim(classes) != 1 or len(classes) < 2:
         raise ValueError(
@@ -256,7 +246,7 @@ def _classes_of(estimator: Any) -> NDArray[Any]:
     return np.asarray(classes)
 
 
-def _numbers(y: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
+def _numbers(y: ArrayLike, classes: np.ndarray) -> np.ndarray:
     """Return the labels as indices into `classes`."""
     known = {label: number for number, label in enumerate(classes.tolist())}
     met, place = np.unique(column_or_1d(y), return_inverse=True)
@@ -269,7 +259,7 @@ def _numbers(y: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
     return np.array([known[label] for label in met.tolist()], dtype=np.int64)[place]
 
 
-def _weights(sample_weight: ArrayLike | None, rows: int) -> NDArray[np.float64]:
+def _weights(sample_weight: ArrayLike | None, rows: int) -> np.ndarray:
     if sample_weight is None:
         return np.ones(rows)
     weights = np.asarray(sample_weight, dtype=np.float64)
@@ -281,7 +271,7 @@ def _weights(sample_weight: ArrayLike | None, rows: int) -> NDArray[np.float64]:
     return weights
 
 
-def _log_probabilities(estimator: Any, X: Any, figure: str) -> NDArray[Any]:
+def _log_probabilities(estimator: Any, X: Any, figure: str) -> np.ndarray:
     if not hasattr(estimator, "predict_proba") and not hasattr(estimator, "predict_log_proba"):
         raise ValueError(
             f"Expected a classifier with `predict_proba` to score {figure}, but got {type(estimator).__name__}: wrap it in "

@@ -1,6 +1,6 @@
 """The likelihood of labelled and unlabelled rows of a linear model: its derivatives, and the coefficients' covariance.
 
-Stage: `LabelledRows`, `UnlabelledRows`, π or none → coefficients and π (`fit_streams`) → covariances (`stream_covariances`).
+Stage: `LabelledRows`, `PopulationRows`, π or none → coefficients and π (`fit_streams`) → covariances (`stream_covariances`).
 
 The likelihood is that of `rightloss.losses.streams`, with t(s|x) for the probability of a stream and e for the stream that the
 row is from. By the log-odds η_k of the model and φ_k of the population, both against class 0, and with c = Σ_k (t_k − e_k) over
@@ -14,23 +14,21 @@ with V(p) = diag p − p pᵀ and A(p, q) the covariance, over the streams, of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
 from ..prevalence import Prevalence
-from .coefficients import inverse_or_none, sum_of_products
+from .coefficients import inverse_or_none, sum_of_products, vanishes
 from .labelled_rows import LabelledRows
-from .linear import LinearFit, lbfgs
-from .unlabelled_rows import UnlabelledRows
-
-SEPARATED = 1e-5  # relative to the curvature at a constant prediction
+from .linear import LinearFit, class_logits, lbfgs, moved
+from .unlabelled_rows import PopulationRows
 
 
 def fit_streams(
     rows: LabelledRows,
-    others: UnlabelledRows,
+    others: PopulationRows,
     prevalence: Prevalence,
     begin: np.ndarray,
     ridge: float,
@@ -47,13 +45,11 @@ def fit_streams(
         ridge: as in `linear.lbfgs`; the same for `max_iter` and `tol`.
     """
     learnt = prevalence.is_unknown or prevalence.is_uncertain
-    rho, first = prevalence.sampling.numpy(), prevalence.start.numpy()
-    alpha = None if prevalence.concentration is None else prevalence.concentration.numpy()
-    loss = StreamLikelihood(
-        rows.table(), len(others.features), others.mass, rho, None if learnt else first, alpha, others.evidence
-    )
+    rho, first, table, m = prevalence.sampling, prevalence.start, rows.table(), len(others.features)
+    known = None if learnt else first
+    loss = StreamLikelihood(table, m, others.mass, rho, known, prevalence.concentration, others.evidence)
     features = np.vstack([rows.features, others.features])
-    weight = np.concatenate([rows.table().sum(1), np.full(len(others.features), loss.multiple)])
+    weight = np.concatenate([table.sum(1), np.full(m, loss.multiple)])
     own = np.empty(0)
     if learnt:
         begin = moved(begin, np.log(rho) - np.log(first))
@@ -65,10 +61,10 @@ def fit_streams(
     pi = loss.population_of(fit.own)
     found = moved(fit.coefficients, np.log(pi) - np.log(rho)) if learnt else fit.coefficients
     logits = class_logits(features @ found[:-1] + found[-1])
-    stream = np.concatenate([np.argmax(rows.table(), 1), np.full(len(others.features), len(rho))])
-    counted = np.concatenate([rows.table().sum(1), np.ones(len(others.features))])
+    stream = np.concatenate([table.argmax(1), np.full(m, len(rho))])
+    counted = np.concatenate([table.sum(1), np.ones(m)])
     fitted = FittedStreams(features, stream, counted, loss, logits, pi)
-    return LinearFit(found, fit.own, fit.loss_curve, fit.converged), fitted
+    return replace(fit, coefficients=found), fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +109,7 @@ class StreamLikelihood:
         logits = class_logits(outputs)
         if self.population is None:
             logits = logits + np.log(pi) - np.log(self.sampling)
-        streams = Streams.of(logits, pi, self.sampling, self.mass)
+        streams = StreamTable.of(logits, pi, self.sampling, self.mass)
         n = len(self.table)
         counts = np.concatenate([self.table.sum(1), np.full(self.unlabelled, self.multiple)])
         seen = self.sampling > 0
@@ -168,7 +164,7 @@ class StreamLikelihood:
 
 
 @dataclass(frozen=True, eq=False)
-class Streams:
+class StreamTable:
     """Probabilities of the classes and of the streams, row by row.
 
     Attributes:
@@ -182,28 +178,13 @@ class Streams:
     t: np.ndarray
 
     @classmethod
-    def of(cls, logits: np.ndarray, population: np.ndarray, sampling: np.ndarray, mass: float) -> Streams:
+    def of(cls, logits: np.ndarray, population: np.ndarray, sampling: np.ndarray, mass: float) -> StreamTable:
         """Return the probabilities for logits at the population (n, K)."""
         log_p = special.log_softmax(logits, axis=1)
         with np.errstate(divide="ignore"):
             adjust = np.log(sampling) - np.log(population)
         log_t = special.log_softmax(np.column_stack([log_p + adjust, np.full(len(log_p), np.log(mass))]), axis=1)
         return cls(np.exp(log_p), log_t, np.exp(log_t))
-
-
-def moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
-    """Return coefficients with log-factors (K,) added to the classes' log-probabilities."""
-    found = coefficients.copy()
-    if found.shape[1] == 1:
-        found[-1] += log_factors[1] - log_factors[0]
-    else:
-        found[-1] += log_factors - log_factors.mean()
-    return found
-
-
-def class_logits(outputs: np.ndarray) -> np.ndarray:
-    """Return a logit per class (n, K); a single output is the log-odds of the second of two classes."""
-    return np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,9 +250,9 @@ def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
     Return None if the features are linearly dependent, or if the likelihood is not at its maximum.
     """
     lik, k = fitted.likelihood, len(fitted.population)
-    streams = Streams.of(fitted.logits, fitted.population, lik.sampling, lik.mass)
+    streams = StreamTable.of(fitted.logits, fitted.population, lik.sampling, lik.mass)
     ratio = fitted.counts[-1] / fitted.counts[:-1].sum()
-    expected = Streams.of(fitted.logits, fitted.population, lik.sampling, ratio).t * fitted.weight[:, None]
+    expected = StreamTable.of(fitted.logits, fitted.population, lik.sampling, ratio).t * fitted.weight[:, None]
     expected = expected * (fitted.counts / np.where(fitted.counts > 0, expected.sum(0), 1.0))
     observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
     found = {}
@@ -289,18 +270,14 @@ def streams_are_separated(fitted: FittedStreams) -> bool:
     observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
     flat = np.broadcast_to(np.log(fitted.population), fitted.logits.shape)
     here, null = (
-        _hessian(fitted, Streams.of(logits, fitted.population, lik.sampling, lik.mass), observed)
+        _hessian(fitted, StreamTable.of(logits, fitted.population, lik.sampling, lik.mass), observed)
         for logits in (fitted.logits, flat)
     )
     size = (k - 1) * (fitted.features.shape[1] + 1)  # only the coefficients
-    here, null = here[:size, :size], null[:size, :size]
-    scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
-    values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
-    vectors = (scale[:, None] * vectors)[:, values > 1e-10] / np.sqrt(values[values > 1e-10])
-    return bool(np.linalg.eigvalsh(vectors.T @ here @ vectors)[0] < SEPARATED)
+    return vanishes(here[:size, :size], null[:size, :size])
 
 
-def _hessian(fitted: FittedStreams, streams: Streams, shares: np.ndarray) -> np.ndarray:
+def _hessian(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray) -> np.ndarray:
     """Return H, where row i belongs to the streams with probabilities (n, K + 1)."""
     p, t, pi = streams.p[:, 1:], streams.t[:, 1:-1], fitted.population[None, 1:]
     counted = shares * fitted.multiples
@@ -315,7 +292,7 @@ def _hessian(fitted: FittedStreams, streams: Streams, shares: np.ndarray) -> np.
     return _without_slopes_of_population(found, fitted) + _prior(fitted, len(found))
 
 
-def _spread(fitted: FittedStreams, streams: Streams, shares: np.ndarray, small: bool) -> np.ndarray:
+def _spread(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray, small: bool) -> np.ndarray:
     """Return M, the covariance of the gradient within the streams."""
     k, pi = len(fitted.population), fitted.population
     moment: np.ndarray | float = 0.0
@@ -339,7 +316,7 @@ def _spread(fitted: FittedStreams, streams: Streams, shares: np.ndarray, small: 
     return _without_slopes_of_population(moment, fitted) + _prior(fitted, len(moment))
 
 
-def _covariance(streams: Streams, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _covariance(streams: StreamTable, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return A(p, q) of each row (n, K − 1, K − 1); p and q are without class 0, one per row or one for all."""
     labelled = 1 - streams.t[:, -1:, None]
     first, second = t - p * labelled[:, :, 0], t - q * labelled[:, :, 0]

@@ -1,6 +1,6 @@
 """Check unlabelled rows in scikit-learn's form, and whether they can be used.
 
-Stage: `X_unlabelled`, `unlabelled_weight`, the labelled rows → checked `UnlabelledRows`; labels of one class → both classes.
+Stage: `X_unlabelled`, `unlabelled_weight`, the labelled rows → checked `PopulationRows`; labels of one class → both classes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _get_feature_names, validate_data
 
-from ..losses.streams import check_unlabelled_evidence, check_unlabelled_weight
+from ..arrays import checked_number
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
-from ..shift import unlabelled_shift_test
 from .labelled_rows import LabelledRows
-from .options import hidden_sizes
 from .population import is_unknown
 
 EVIDENCE = 3.0  # default of ε, chosen in the benchmark of unlabelled rows
 
 
 @dataclass(frozen=True, eq=False)
-class UnlabelledRows:
+class PopulationRows:
     """Rows of the population.
 
     Attributes:
@@ -38,16 +36,17 @@ class UnlabelledRows:
     evidence: float = 0.0
 
 
-def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, network: bool) -> UnlabelledRows | None:
+def read_unlabelled(
+    estimator: Any, X_unlabelled: Any, rows: LabelledRows, mass: float | None, evidence: float
+) -> PopulationRows | None:
     """Return the rows, checked against the columns of `X`; None if their weight is 0.
 
     Args:
-        estimator: already fitted to the columns of `X`. Its `unlabelled_weight` is λ; None for the ratio of the rows, or 1 for
-            a network. Its `unlabelled_evidence` is ε; None for 3, or for 0 if there are standard errors (those are of the
-            streams only), if the population is learned, or if the loss has another reference.
+        estimator: already fitted to the columns of `X`.
         X_unlabelled: features (m, d), in the form of `X`.
         rows: the labelled ones.
-        network: whether there are hidden layers.
+        mass: λ; None for the ratio of the rows.
+        evidence: ε.
     """
     _check_names(X_unlabelled, getattr(estimator, "feature_names_in_", None))
     try:
@@ -57,16 +56,14 @@ def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, netwo
             f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers "
             "and without missing values."
         ) from error
-    mass, people = check_unlabelled_weight(estimator.unlabelled_weight), estimator.unlabelled_evidence
-    if mass is None:
-        mass = 1.0 if network else len(features) / rows.total
-    if people is None:
-        errors = estimator.penalty != "l2" and not network
-        people = 0.0 if errors or is_unknown(estimator.population) or not _is_default(estimator) else EVIDENCE
-    return UnlabelledRows(features, mass, check_unlabelled_evidence(people)) if mass > 0 else None
+    remedy = "it is the weight of unlabelled relative to labelled rows; None takes the ratio of their numbers"
+    mass = len(features) / rows.total if mass is None else checked_number(mass, "unlabelled_weight", 0.0, remedy=remedy)
+    remedy = "it is the number of people counted by class per unlabelled row; 0 for none, 3 is a good start"
+    evidence = checked_number(evidence, "unlabelled_evidence", 0.0, remedy=remedy)
+    return PopulationRows(features, mass, evidence) if mass > 0 else None
 
 
-def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | None, given: bool) -> None:
+def check_usable(estimator: Any, rows: LabelledRows, others: PopulationRows | None, given: bool, plain: bool) -> None:
     """Raise a ValueError if an estimator's options and its unlabelled rows cannot be combined.
 
     Args:
@@ -74,6 +71,7 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
         rows: labelled.
         others: unlabelled; None if their weight is 0.
         given: whether unlabelled rows were given.
+        plain: whether the loss is the default one.
     """
     unknown, one_class = is_unknown(estimator.population), not rows.class_totals().all()
     if others is None:
@@ -81,53 +79,28 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
             what = "population='unknown'" if unknown else "one class alone labelled"
             came = "unlabelled_weight=0" if given else "none"
             raise ValueError(f"Expected unlabelled rows with {what}, but got {came}: pass X_unlabelled=… to fit.")
-        return
-    plain, errors = _is_plain(estimator), estimator.penalty is None and not hidden_sizes(estimator)
-    for wrong, expected, remedy in (
-        (
-            estimator.population is None,
-            "a `population` with X_unlabelled, but got None",
-            "where the labelled rows are in the population's mix, unlabelled ones add nothing; give it, or 'unknown'",
-        ),
-        (
-            estimator.loss in ("weighted", "log_likelihood"),
-            f"an information gain or logit adjustment with X_unlabelled, but got loss={estimator.loss!r}",
-            "unlabelled rows have no part in its likelihood",
-        ),
-        (
-            others.evidence > 0 and (unknown or errors or not _is_default(estimator)),
-            f"unlabelled_evidence=0 with this loss, evidence, population or penalty, but got {others.evidence:g}",
-            "it holds predictions at a population that is known, and standard errors are those of the likelihood alone",
-        ),
-        (estimator.penalty == "firth", "penalty='l2' or None with X_unlabelled, but got 'firth'", "choose one of them"),
-        (
-            unknown and not (plain and estimator.evidence is None),
-            "the default loss, reference and evidence with population='unknown', but got others",
-            "leave them out, or give the population",
-        ),
-        (
-            rows.weight is not None and not (plain and estimator.evidence in (None, 1)),
-            "no sample_weight with X_unlabelled and this loss, reference or evidence, but got some",
-            "leave them out; the default loss takes weights",
-        ),
-        (
-            one_class and estimator.early_stopping,
-            "labelled rows of both classes for early_stopping, but got one class",
-            "pass early_stopping=False and choose max_iter",
-        ),
-    ):
-        if wrong:
-            raise ValueError(f"Expected {expected}: {remedy}.")
+    elif estimator.population is None:
+        raise ValueError(
+            "Expected a `population` with X_unlabelled, but got None: where the labelled rows are in the population's mix, "
+            "unlabelled ones add nothing; give it, or 'unknown'."
+        )
+    elif not plain:
+        raise ValueError(
+            f"Expected the default loss with X_unlabelled, but got loss={estimator.loss!r}: unlabelled rows have no part in "
+            "its likelihood."
+        )
 
 
-def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence) -> None:
+def warn_of_shift(rows: LabelledRows, others: PopulationRows, prevalence: Prevalence) -> None:
     """Warn if p(x|y) differs between the labelled and the unlabelled rows; at most about 10,000 of each are used.
 
     There is no test for rows of only one class, or without a column that varies.
     """
+    from ..shift import unlabelled_shift_test
+
     labels = rows.index if rows.index is not None else rows.votes
     assert labels is not None
-    if not bool(prevalence.sampling.all()) or not np.ptp(np.vstack([rows.features, others.features]), axis=0).any():
+    if not prevalence.sampling.all() or not np.ptp(np.vstack([rows.features, others.features]), axis=0).any():
         return
     chosen = some_rows(rows.table().argmax(1))
     unlabelled = others.features[some_rows(np.zeros(len(others.features), dtype=np.int64))]
@@ -140,8 +113,7 @@ def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int)
     if absent:
         warnings.warn(
             f"The learned population has hardly any of {absent}: less than 1 of the {rows} unlabelled rows. Check that the "
-            f"rows "
-            "are from this population; with few rows, give the population instead.",
+            "rows are from this population; with few rows, give the population instead.",
             PrevalenceWarning,
             stacklevel=4,
         )
@@ -187,16 +159,6 @@ def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | No
         f"Expected `population` as a dict where {label!r} is the only label, but got {population!r}: name the other class too, "
         f"such as {{{label!r}: 0.01, 'other': 0.99}}; or label the rows 1."
     )
-
-
-def _is_plain(estimator: Any) -> bool:
-    """Return whether the reference of the loss is the sampled mix."""
-    return estimator.loss == "logit_adjusted" or (estimator.loss == "information_gain" and estimator.reference is None)
-
-
-def _is_default(estimator: Any) -> bool:
-    """Return whether the loss is plain, with a known population."""
-    return _is_plain(estimator) and estimator.evidence in (None, 1)
 
 
 def _check_names(X_unlabelled: Any, known: np.ndarray | None) -> None:

@@ -1,0 +1,313 @@
+"""The one calibration of the package, q(k|x) ∝ exp(a_k log p(k|x) + b_k): slopes and biases from labels, or from a mean.
+
+Stage: held-out `log_probs`, labels → `HeldOut` → `Calibration`; a mean and no labels → `Calibration` with biases alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy.special import log_softmax
+
+from ..arrays import (
+    Numbers,
+    Predictions,
+    array_of,
+    as_given,
+    checked_choice,
+    checked_number,
+    log_prob_table,
+    logsumexp,
+    map_of,
+    rows_of,
+)
+from ..prevalence import Mix, PrevalenceWarning, log_mix
+from ..solve import intercepts_for_mean
+from .held_out import HeldOut, held_out_set
+from .likelihood import covariance, covariance_of_mean, maximise
+
+CalibrationKind = Literal["mean", "temperature", "affine", "beta"]
+KINDS = get_args(CalibrationKind)
+_OLD_NAMES = {"bias-corrected": "affine", "vector": "beta"}  # of version 0.2
+FLAT = 0.01  # a slope that keeps the order of the predictions, but makes them nearly constant
+_LEAST = -1e5  # log of the probability 0: it stays 0 at every slope
+_CLEAR = 10.8  # χ² of 1 degree of freedom with p = 0.001
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """q(k|x) ∝ exp(a_k log p(k|x) + b_k): call it with log-probabilities. Made by `fit_calibration` and `fit_mean`.
+
+    The calibrated predictions hold at the mix `sampling`.
+
+    Attributes:
+        kind: that of `fit_calibration`; "intercepts" for `fit_mean`.
+        slopes: a (K,), at least 0. A slope of 0 answers the label frequencies.
+        biases: b (K,), with mean 0.
+        sampling: the mean of the calibrated predictions over the rows fitted to (K,). With biases this is the label
+            frequencies; without, it is only as good as the predictions.
+        counts: the number of labelled rows of each class, by weight (K,); None for `fit_mean`.
+        covariance: covariance of the fitted (a, b − log sampling), `(2K, 2K)`, up to a constant added to the second half;
+            None for `fit_mean`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.calibration import fit_calibration
+        >>> labels = np.array([0, 0, 0, 1, 1, 1])
+        >>> log_probs = np.log([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.2, 0.8], [0.6, 0.4], [0.1, 0.9]])
+        >>> calibration = fit_calibration(log_probs, labels)
+        >>> np.exp(calibration(log_probs)).mean(0).round(3)  # the label frequencies
+        array([0.5, 0.5])
+    """
+
+    kind: str
+    slopes: np.ndarray
+    biases: np.ndarray
+    sampling: np.ndarray
+    counts: np.ndarray | None = field(default=None, repr=False)
+    covariance: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def temperature(self) -> np.ndarray:
+        """1 / slopes (K,)."""
+        with np.errstate(divide="ignore"):
+            return 1 / self.slopes
+
+    @property
+    def has_biases(self) -> bool:
+        """True if the mix of the calibrated predictions is that of the labels, rather than of the predictions."""
+        return self.kind in ("affine", "beta", "intercepts")
+
+    def __call__(self, log_probs: Predictions) -> Any:
+        """Return calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, with the type and dtype of the input."""
+        given = array_of(log_probs, "log_probs")
+        rows = log_prob_table(rows_of(given), len(self.slopes))
+        return as_given(map_of(self.apply(rows.astype(np.float64)).astype(rows.dtype), given.shape), log_probs)
+
+    def apply(self, log_probs: np.ndarray) -> np.ndarray:
+        """Calibrate a float64 table `(n, k)` without checks."""
+        if self.kind == "mean":
+            return log_probs
+        flat = self.slopes == 0  # 0 · log 0 is 0
+        logits = np.multiply(log_probs, self.slopes, where=~flat, out=np.zeros_like(log_probs)) + self.biases
+        return logits - logsumexp(logits)
+
+
+def fit_calibration(
+    log_probs: Predictions,
+    labels: Numbers,
+    kind: CalibrationKind | str = "affine",
+    weights: Numbers | None = None,
+    shrink: float | int = 1.0,
+    groups: Numbers | None = None,
+) -> Calibration:
+    """Fit a calibration to labelled predictions that the model was not trained on.
+
+    | kind | slopes | biases | for two classes |
+    |---|---|---|---|
+    | "temperature" | one | none | the log-odds times a |
+    | "affine" | one | one per class | a · log-odds + b (Platt; Cox's recalibration) |
+    | "beta" | one per class | one per class | a₁ log p − a₀ log(1 − p) + b, beta calibration (Kull et al. 2017) |
+    | "mean" | 1 | 0 | unchanged: only finds the mix at which the predictions hold |
+
+    With biases the mean prediction equals the label frequencies; estimates of a prevalence need that (Alexandari, Kundaje,
+    Shrikumar 2020, who call "affine" bias-corrected temperature scaling and "beta" vector scaling).
+
+    **Shrinkage.** A slope fitted to few rows is on average too steep for new ones, and has no bound if the predictions separate
+    the labels. With `shrink`=1 (s below) two things act, both negligible with many rows. Slopes have a normal prior of mean 1
+    and precision s. With biases they are then multiplied by 1 − s m/χ² (van Houwelingen and le Cessie 1990), at least 0.01,
+    with m slopes and χ² twice their gain in log-likelihood over always answering the label frequencies, and the biases are
+    matched to these again. 0 is plain maximum likelihood, for tests and intervals that assume it.
+
+    **Labels that the predictions say nothing about.** Slopes are at least 0. If the labels contradict the predictions, or do
+    no more than agree by chance, the calibration answers the label frequencies (slope 0, or 0.01 of the fitted one, which keeps
+    the order), with a `PrevalenceWarning`. It is a ValueError if the labels clearly agree with the columns in another order.
+
+    Args:
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`.
+        labels: class numbers `(n,)`, or `(n, h, w, …)`, every class among them. Rows and cells labelled −100 are ignored.
+        kind: "temperature", "affine", "beta" or "mean".
+        weights: of the rows `(n,)`; 2 is the same as the row twice.
+        shrink: s, at least 0.
+        groups: ids of rows that are correlated `(n,)`, such as a person's, for the covariance.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.calibration import fit_calibration
+        >>> labels = np.arange(2000) % 2
+        >>> logit = 2 * (np.random.default_rng(0).normal(size=2000) + 2 * labels - 1)
+        >>> overconfident = np.stack([-np.logaddexp(0, 3 * logit), -np.logaddexp(0, -3 * logit)], 1)
+        >>> fit_calibration(overconfident, labels, "temperature").temperature.round()
+        array([3., 3.])
+    """
+    kind = checked_kind(kind, "kind", stacklevel=3)
+    return calibrate(held_out_set((log_probs, labels), groups=groups, weights=weights), kind, shrink, stacklevel=3)
+
+
+def fit_mean(
+    log_probs: Predictions, population: Mix, weights: Numbers | None = None, slopes: Numbers | None = None
+) -> Calibration:
+    """Return the biases with which the mean prediction is the population π; no labels are needed.
+
+    Args:
+        log_probs: predictions on rows of the population, `(n, k)` or dense.
+        population: π: K frequencies, for two classes that of class 1, or a `Prevalence`.
+        weights: of the rows `(n,)`.
+        slopes: a (K,); 1 by default.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.calibration import fit_mean
+        >>> log_probs = np.log([[0.9, 0.1], [0.4, 0.6]])
+        >>> np.exp(fit_mean(log_probs, 0.01)(log_probs)).mean(0)
+        array([0.99, 0.01])
+    """
+    table = log_prob_table(rows_of(array_of(log_probs, "log_probs"))).astype(np.float64)
+    mean = np.exp(log_mix(population, "population", table.shape[1]))
+    share = np.ones(len(table)) if weights is None else array_of(weights, "weights").astype(np.float64)
+    a = np.ones(len(mean)) if slopes is None else array_of(slopes, "slopes").astype(np.float64)
+    return Calibration("intercepts", a, intercepts_for_mean(a * table.clip(_LEAST), mean, share), mean)
+
+
+def match_mean(log_probs: Predictions, population: Mix, weights: Numbers | None = None) -> Any:
+    """Return predictions with biases that make their mean the population π: `fit_mean`, applied to the same rows.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.calibration import match_mean
+        >>> np.exp(match_mean(np.log([[0.9, 0.1], [0.4, 0.6]]), 0.01)).mean(0)
+        array([0.99, 0.01])
+    """
+    return fit_mean(log_probs, population, weights)(log_probs)
+
+
+def smooth_likelihoods(log_probs: np.ndarray, population: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return predictions that claim no more than the labelled rows can show: no likelihood ratio exceeds about n_k + 1.
+
+    p(k|x)/π_k is proportional to the likelihood p(x|k). If none of n_k labelled rows of class k looked like x, one in n_k of
+    that class still may. So 1/(n_k + 1) is added to each class's share of the likelihood, Σ_k share_k = 1. For two classes
+    this keeps the order of the predictions.
+
+    Args:
+        log_probs: at the population `(n, k)`.
+        population: π (K,).
+        counts: labelled rows of each class n_k (K,).
+    """
+    prior = np.log(population)
+    shares = np.exp(log_softmax(log_probs - prior, axis=1)) + 1 / (1 + counts)
+    return log_softmax(np.log(shares) + prior, axis=1)
+
+
+def checked_kind(kind: Any, name: str, stacklevel: int = 2) -> CalibrationKind:
+    """Return the kind of a calibration, or raise a ValueError; names of version 0.2 are replaced with a DeprecationWarning."""
+    if isinstance(kind, str) and kind in _OLD_NAMES:
+        new = _OLD_NAMES[kind]
+        warnings.warn(f"{name}={kind!r} is called {new!r} now: write that.", DeprecationWarning, stacklevel=stacklevel + 1)
+        kind = new
+    return checked_choice(kind, name, KINDS)
+
+
+def calibrate(data: HeldOut, kind: CalibrationKind, shrink: float | int = 1.0, stacklevel: int = 2) -> Calibration:
+    """Return the calibration of `fit_calibration`, for a checked set."""
+    shrink = checked_number(shrink, "shrink", 0.0, remedy="1 is the default, 0 is plain maximum likelihood")
+    data.require_every_class()
+    data = replace(data, log_probs=np.maximum(data.log_probs, _LEAST))
+    size = data.log_probs.shape[1]
+    if kind == "mean":
+        found = Calibration(kind, np.ones(size), np.zeros(size), np.full(size, 1 / size), data.counts)
+    else:
+        _require_own_probability(data)
+        found = fit_slopes(data, kind, shrink)
+        _refuse_another_order(data, found)
+        warn_of_disagreement(data, found, stacklevel)
+    probs = np.exp(found.apply(data.log_probs)).T
+    never = np.flatnonzero(probs.sum(1) == 0).tolist()
+    if never:
+        raise ValueError(
+            f"Expected predictions that give every class some probability, but class(es) {never} never have any in the "
+            "held-out set: leave such a class out."
+        )
+    mean = probs @ data.mass
+    spread = covariance_of_mean(probs, data) if kind == "mean" else covariance(probs, data, kind, shrink)
+    return replace(found, sampling=mean / mean.sum(), covariance=spread)
+
+
+def fit_slopes(data: HeldOut, kind: CalibrationKind, shrink: float | int = 1.0) -> Calibration:
+    """Return the calibration without checks, warnings and covariance.
+
+    Args:
+        data: finite predictions, every class among the labels.
+        kind: "temperature", "affine" or "beta".
+        shrink: s of `fit_calibration`.
+    """
+    slopes, biases = maximise(data, kind, shrink)
+    found = Calibration(kind, slopes, biases, data.counts / data.mass.sum(), data.counts)
+    if kind == "temperature" or shrink == 0:
+        return found
+    number = shrink * (1 if kind == "affine" else len(slopes))
+    slopes = slopes * max(FLAT, 1 - number / max(_statistic(found, data), number))
+    return replace(found, slopes=slopes, biases=intercepts_for_mean(slopes * data.log_probs, found.sampling, data.mass))
+
+
+def _statistic(found: Calibration, data: HeldOut) -> float:
+    """Return twice the gain in log-likelihood over always answering the label frequencies."""
+    own = found.apply(data.log_probs)[np.arange(len(data.labels)), data.labels]
+    return 2 * float(data.mass @ (own - np.log(data.counts / data.mass.sum())[data.labels]))
+
+
+def _require_own_probability(data: HeldOut) -> None:
+    own = data.log_probs[np.arange(len(data.labels)), data.labels]
+    if (own <= _LEAST).any():
+        raise ValueError(
+            f"Expected predictions that give each held-out label some probability, but row {int(own.argmin())} gives its label "
+            "none: mix a little of the class frequencies into the predictions first, or use kind='mean'."
+        )
+
+
+def warn_of_disagreement(data: HeldOut, found: Calibration, stacklevel: int) -> None:
+    """Warn if the labels that a calibration was fitted to agree with the predictions no more than by chance."""
+    against = np.flatnonzero(found.slopes == 0).tolist()
+    number = {"temperature": -np.inf, "affine": 1, "beta": len(found.slopes)}[found.kind]
+    if not against and _statistic(found, data) >= number:
+        return
+    what, remedy = "agree with the predictions no more than by chance", "use more rows, or another model"
+    if against:
+        what = f"contradict the predictions of class(es) {against}, so their slopes are 0"
+        remedy = (
+            "check that rows and labels are in the same order, and columns in that of the class numbers; method='bbse' of "
+            "estimate_prevalence needs no agreement"
+        )
+    if 0 < len(against) < len(found.slopes):
+        remedy = "kind='affine' has one slope for all classes"
+    warnings.warn(
+        f"The held-out labels {what}. The calibration answers little more than their frequencies: {remedy}.",
+        PrevalenceWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
+def _refuse_another_order(data: HeldOut, found: Calibration) -> None:
+    against = np.flatnonzero(found.slopes == 0).tolist()
+    order = _better_order(data) if against else None
+    if order is not None:
+        raise ValueError(
+            f"Expected held-out labels that the predictions agree with, but the best slope of class(es) {against} is negative: "
+            f"put the columns in the order of the class numbers; log_probs[:, {order}] agrees with the labels."
+        )
+
+
+def _better_order(data: HeldOut) -> list[int] | None:
+    """Return the order of the columns that the labels clearly support, if it is not the given one, else None."""
+    size = data.log_probs.shape[1]
+    by_class = np.stack([np.bincount(data.labels, each, size) for each in (np.exp(data.log_probs) * data.mass[:, None]).T])
+    by_class = by_class / data.counts  # the mean prediction of j among examples of k
+    lift = by_class / by_class.mean(1, keepdims=True).clip(1e-300)
+    order = lift.argmax(0).tolist()
+    second, first = np.sort(lift, 0)[-2:]
+    if sorted(order) != list(range(size)) or order == list(range(size)) or not (first > 1.2 * second).all():
+        return None
+    moved = replace(data, log_probs=data.log_probs[:, order])
+    return order if _statistic(fit_slopes(moved, "affine"), moved) > _CLEAR else None
