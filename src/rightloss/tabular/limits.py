@@ -258,7 +258,7 @@ def _without_penalty(x: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.n
     """Return coefficients (K − 1, d) and intercepts (K − 1,) against class 0, of maximum likelihood."""
     from ..sklearn.information_gain import InformationGainClassifier
 
-    model = InformationGainClassifier(loss="log_likelihood", penalty=None, tol=1e-8)
+    model = InformationGainClassifier(penalty=None, tol=1e-8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of separated classes, which the caller checks
         model.fit(x, codes)
