@@ -279,8 +279,7 @@ def run(name: str, seed: int) -> Row:
                     alone.setdefault((base, training), found[3])
                     add(base, training, found, alone[base, training])
         for found in of_ours(split, clock):
-            base = "logistic" if found[0].startswith("Info") else "LightGBM"
-            add(base, "ours", found, alone[base, "plain"])
+            add("logistic", "ours", found, alone["logistic", "plain"])
     constant = np.zeros(len(split.y_test))
     for population in (split.natural, RARE):
         add("none", "", ("always π", population, constant + logit(population), 0.0, ""), 0.0)
