@@ -7,44 +7,54 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from members import generator
+from draws import stream
 from scipy.optimize import minimize
-from torch import Tensor
+from scipy.special import log_softmax
 
 from rightloss.shift import LabelShiftTest, LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, label_shift_test
 
 DISTANCE = 1.5
 
 
-def mix(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def mix(*values: float) -> np.ndarray:
+    return np.array(values)
 
 
-def equal(k: int) -> Tensor:
-    return torch.full((k,), 1 / k, dtype=torch.float64)
+def equal(k: int) -> np.ndarray:
+    return np.full(k, 1 / k)
 
 
-def drawn(mix: Tensor, n: int, seed: int) -> tuple[Tensor, Tensor]:
+def drawn(mix: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Points of a closed-form population, each class a normal distribution around its own corner, and their labels."""
-    y = torch.multinomial(mix, n, replacement=True, generator=generator(seed))
-    x = torch.randn(n, len(mix), dtype=torch.float64, generator=generator(seed + 500))
-    return x + DISTANCE * torch.nn.functional.one_hot(y, len(mix)), y
+    random = stream(seed)
+    y = random.choice(len(mix), n, p=mix / mix.sum())
+    return random.standard_normal((n, len(mix))) + DISTANCE * np.eye(len(mix))[y], y
 
 
-def exact(x: Tensor, rho: Tensor) -> Tensor:
+def exact(x: np.ndarray, rho: np.ndarray) -> np.ndarray:
     """Its true log-probabilities at the mix ρ."""
-    return torch.log_softmax(DISTANCE * x + rho.log(), 1)
+    return log_softmax(DISTANCE * x + np.log(rho), axis=1)
 
 
-def overconfident(x: Tensor) -> Tensor:
+def overconfident(x: np.ndarray) -> np.ndarray:
     """Predictions that a temperature and biases put right."""
-    return torch.log_softmax(1.6 * DISTANCE * x + torch.linspace(-0.6, 0.6, x.shape[1], dtype=torch.float64), 1)
+    return log_softmax(1.6 * DISTANCE * x + np.linspace(-0.6, 0.6, x.shape[1]), axis=1)
 
 
-def log_likelihood(pi: np.ndarray, table: Tensor, rho: Tensor) -> float:
+def certain(labels: Any, k: int) -> np.ndarray:
+    """Log-probabilities 0 of the labels, −∞ of the other classes."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.eye(k)[np.asarray(labels)])
+
+
+def constant(mix: np.ndarray, n: int) -> np.ndarray:
+    """The same log-probabilities in n rows."""
+    return np.tile(np.log(mix), (n, 1))
+
+
+def log_likelihood(pi: np.ndarray, table: np.ndarray, rho: np.ndarray) -> float:
     """L(π), written out."""
-    return float(np.log((table.exp().numpy() / rho.numpy()) @ pi).sum())
+    return float(np.log((np.exp(table) / rho) @ pi).sum())
 
 
 def best_on_simplex(function: Callable[[np.ndarray], float], k: int) -> np.ndarray:
@@ -61,7 +71,7 @@ def estimate_quietly(*args: Any, **options: Any) -> PrevalenceEstimate:
         return estimate_prevalence(*args, **options)
 
 
-def shift_test_quietly(x: Tensor, h: Tensor, y: Tensor, **options: Any) -> LabelShiftTest:
+def shift_test_quietly(x: np.ndarray, h: np.ndarray, y: np.ndarray, **options: Any) -> LabelShiftTest:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)
         return label_shift_test(overconfident(x), (overconfident(h), y), **options)

@@ -12,16 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import invoke, killed
+from rightloss.tabular.compare import CrossValidation, calibration_of, candidates_of
 from table_files import people, write_people
-from test_cli import invoke
-from test_cli_hostile_tables import killed
 
 import rightloss as rl
 from rightloss.losses import LogitAdjustedLoss
 from rightloss.tabular import TableModel, fit_table, load_model, read_table
 from rightloss.tabular import fit as fitting
 from rightloss.tabular.candidates import Linear, LinearModel, Part
-from rightloss.tabular.compare import CrossValidation, calibration_of, candidates_of
 from rightloss.tabular.encode import ColumnSpec
 from rightloss.tabular.report import report_page
 from rightloss.tabular.unlabelled import (

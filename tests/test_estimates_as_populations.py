@@ -10,43 +10,41 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from members import assert_refused, generator
-from torch import nn
+from draws import assert_refused, stream
+from scipy.special import log_expit, log_softmax
 
 import rightloss as rl
 from rightloss import metrics
 from rightloss.metrics.sample import as_prevalence
 from rightloss.predictive import retarget
 from rightloss.shift import PrevalenceEstimate, estimate_prevalence
-from rightloss.study.toy.population import TwoGaussians
 
-RATE = 0.1
+RATE, SEPARATION = 0.1, 0.8
 
 
 @cache
 def estimated(k: int, rows: int = 600, seed: int = 0) -> PrevalenceEstimate:
     """From predictions stated at even classes, on data with twice as many of each class as of the next."""
-    mix = 0.5 ** torch.arange(k, dtype=torch.float64)
-    y = torch.multinomial(mix, rows, replacement=True, generator=generator(seed))
-    x = torch.randn(rows, k, dtype=torch.float64, generator=generator(seed + 1)) + 2 * nn.functional.one_hot(y, k)
-    return estimate_prevalence(torch.log_softmax(2 * x, 1), [1 / k] * k, calibration="assumed")
+    mix = 0.5 ** np.arange(k)
+    y = stream(seed).choice(k, rows, p=mix / mix.sum())
+    x = stream(seed + 1).normal(size=(rows, k)) + 2 * np.eye(k)[y]
+    return estimate_prevalence(log_softmax(2 * x, 1), [1 / k] * k, calibration="assumed")
 
 
 def labelled(k: int) -> tuple[np.ndarray, np.ndarray]:
-    y = torch.arange(120) % k
-    x = torch.randn(120, k, dtype=torch.float64, generator=generator(9)) + nn.functional.one_hot(y, k)
-    return torch.log_softmax(2 * x, 1).numpy(), y.numpy()
+    y = np.arange(120) % k
+    return log_softmax(2 * (stream(9).normal(size=(120, k)) + np.eye(k)[y]), 1), y
 
 
-def layered(k: int) -> rl.PrevalenceLayer:
-    return rl.PrevalenceLayer(nn.Identity(), rl.Prevalence([1 / k] * k))
+def layered(k: int) -> Any:
+    torch = pytest.importorskip("torch")
+    return rl.PrevalenceLayer(torch.nn.Identity(), rl.Prevalence([1 / k] * k))
 
 
 USES: dict[str, Callable[[np.ndarray, np.ndarray, Any], Any]] = {
     "retarget to": lambda t, y, pi: retarget(t, [1 / t.shape[1]] * t.shape[1], pi),
     "retarget from": lambda t, y, pi: retarget(t, pi, [1 / t.shape[1]] * t.shape[1]),
-    "retarget_interval": lambda t, y, pi: rl.retarget_interval(t, [1 / t.shape[1]] * t.shape[1], pi, generator=generator(1)),
+    "retarget_interval": lambda t, y, pi: rl.retarget_interval(t, [1 / t.shape[1]] * t.shape[1], pi, generator=1),
     "undo_sampling": lambda t, y, pi: rl.undo_sampling(t, sampling=[1 / t.shape[1]] * t.shape[1], population=pi),
     "PrevalenceLayer.predict": lambda t, y, pi: layered(t.shape[1]).predict(t, pi),
     "evaluate, bootstrap": lambda t, y, pi: metrics.evaluate(t, y, pi, draws=200).to_dict(),
@@ -74,27 +72,31 @@ def test_an_estimate_counts_as_the_uncertain_prevalence_it_states(use: str, k: i
 
 
 def test_a_class_estimated_at_zero_is_not_ruled_out() -> None:
-    table = torch.log_softmax(torch.tensor([[9.0, -9.0], [0.0, 0.0]], dtype=torch.float64), 1)
-    estimate = estimate_prevalence(table[:1].expand(200, 2), 0.5, calibration="assumed")
+    table = log_softmax(np.array([[9.0, -9.0], [0.0, 0.0]]), 1)
+    estimate = estimate_prevalence(np.tile(table[:1], (200, 1)), 0.5, calibration="assumed")
     assert estimate.population[1] == 0
     moved = retarget(table, 0.5, estimate)
-    assert bool(moved.isfinite().all())
-    assert moved[1, 1].exp() < 0.02
+    assert np.isfinite(moved).all()
+    assert np.exp(moved[1, 1]) < 0.02
+
+
+def two_normals(ill: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """True log-probabilities of people whose x is N(±μ, 1)."""
+    x = rng.normal(size=len(ill)) + (2 * ill - 1) * SEPARATION
+    odds = math.log(RATE / (1 - RATE)) + 2 * SEPARATION * x
+    return log_expit(np.stack([-odds, odds], 1))
 
 
 @pytest.mark.long
 def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure_vary() -> None:
     """PPV of a large labelled sample, at estimates from 300 sets of 400 unlabelled people each."""
-    world = TwoGaussians(RATE)
-    x, y = world.sample(20_000, 3)
-    table = world.log_probs(x)
+    y, rng, at = np.arange(2).repeat(20_000), stream(4), []
+    table = two_normals(y, stream(3))
     rates = metrics.evaluate(table, y, RATE, threshold=0.2, intervals=None)
     t, f = rates.tpr.value, 1 - rates.tnr.value
-    source, at = generator(4), []
     for _ in range(300):
-        sick = (torch.rand(400, generator=source) < RATE).long()
-        x = torch.randn(400, 5, generator=source) + (2 * sick[:, None] - 1) * world.separation / math.sqrt(5)
-        at.append(estimate_prevalence(world.log_probs(x), RATE, calibration="assumed"))
+        ill = (rng.random(400) < RATE).astype(int)
+        at.append(estimate_prevalence(two_normals(ill, rng), RATE, calibration="assumed"))
     spread = np.std([float(e.population[1]) * t / (float(e.population[1]) * t + float(e.population[0]) * f) for e in at])
     widths = []
     for estimate in at[:10]:
@@ -107,10 +109,11 @@ def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure
 def test_an_estimate_in_the_place_of_two_mixes_is_refused_with_the_remedy() -> None:
     table, _ = labelled(2)
     assert_refused(lambda: rl.undo_sampling(table, sampling=estimated(2), labels=[0, 1]), r"write `estimate\.sampling`")  # type: ignore[arg-type]
+
+
+def test_a_layer_and_its_prevalence_are_told_from_an_estimate() -> None:
+    torch, table = pytest.importorskip("torch"), labelled(2)[0]
     layer: Any = rl.PrevalenceLayer
-    assert_refused(lambda: layer(nn.Identity(), estimated(2)), "trained for, and the estimate to `predict")
-
-
-def test_an_object_that_holds_a_prevalence_is_not_an_estimate() -> None:
-    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")  # type: ignore[arg-type]
-    assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")  # type: ignore[arg-type]
+    assert_refused(lambda: layer(torch.nn.Identity(), estimated(2)), "trained for, and the estimate to `predict")
+    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
+    assert_refused(lambda: retarget(table, 0.5, layered(2)), "`to` to be numbers")

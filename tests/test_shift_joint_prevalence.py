@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.special import logsumexp
 from scipy.stats import chi2
@@ -41,29 +40,29 @@ def three_classes(mix: tuple[float, ...], counts: tuple[int, ...], unlabelled: i
     return rng.normal(size=(len(y), 2)) + corners[y], y, rng.normal(size=(unlabelled, 2)) + corners[hidden]
 
 
-def log_streams(parameters: np.ndarray, data: Data, population: np.ndarray, weight: float = 1.0) -> float:
+def log_streams(parameters: np.ndarray, data: Data, population: np.ndarray) -> float:
     """The likelihood of the streams, written out: (α, b) of classes 1 … K−1 flat."""
     x, y, unlabelled = data
     counts = np.bincount(y)
     theta = np.concatenate([np.zeros((1, x.shape[1] + 1)), parameters.reshape(len(counts) - 1, -1)])
     logits, others = (np.column_stack([np.ones(len(f)), f]) @ theta.T for f in (x, unlabelled))
     with np.errstate(divide="ignore"):
-        multipliers, log_pi = np.log(counts + weight * len(unlabelled) * population), np.log(population)
+        multipliers, log_pi = np.log(counts + len(unlabelled) * population), np.log(population)
     labelled = logits[np.arange(len(y)), y] - logsumexp(logits + multipliers, axis=1)
-    return labelled.sum() + weight * (logsumexp(others + log_pi, axis=1) - logsumexp(others + multipliers, axis=1)).sum()
+    return labelled.sum() + (logsumexp(others + log_pi, axis=1) - logsumexp(others + multipliers, axis=1)).sum()
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
     return np.exp(z - logsumexp(z))
 
 
-def by_brute_force(data: Data, weight: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def by_brute_force(data: Data) -> tuple[np.ndarray, np.ndarray]:
     """scipy's maximum of the streams' likelihood over (α, b) and π: π̂ (K,), and (α, b) `(K − 1, d + 1)`."""
     size, width = data[1].max() + 1, data[0].shape[1] + 1
     split = (size - 1) * width
 
     def loss(z: np.ndarray) -> float:
-        return -log_streams(z[:split], data, softmax(np.append(0.0, z[split:])), weight)
+        return -log_streams(z[:split], data, softmax(np.append(0.0, z[split:])))
 
     found = minimize(loss, np.zeros(split + size - 1), method="BFGS", options={"gtol": 1e-7})
     return softmax(np.append(0.0, found.x[split:])), found.x[:split].reshape(size - 1, width)
@@ -79,35 +78,17 @@ each_data = pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
 @pytest.mark.long
 class TestMaximum:
     @each_data
-    @pytest.mark.parametrize("mass", [None, 0.7])
-    def test_is_that_of_the_streams_likelihood(self, data: Data, mass: float | None) -> None:
-        weight = 1.0 if mass is None else mass * len(data[0]) / len(data[2])
-        found = joint_prevalence(*data, unlabelled_weight=mass, penalty=0.0)
-        population, theta = by_brute_force(data, weight)
+    def test_is_that_of_the_streams_likelihood(self, data: Data) -> None:
+        found = joint_prevalence(*data, penalty=0.0)
+        population, theta = by_brute_force(data)
         np.testing.assert_allclose(found.population, population, atol=2e-5)
         np.testing.assert_allclose(found.slopes[1:] - found.slopes[0], theta[:, 1:], atol=2e-4)
         np.testing.assert_allclose(found.tilt[1:] - found.tilt[0], theta[:, 0], atol=2e-4)
 
     @each_data
-    def test_has_no_slope_by_autograd(self, data: Data) -> None:
-        found = joint_prevalence(*data, penalty=0.0)
-        x, unlabelled = (torch.from_numpy(f) for f in (data[0], data[2]))
-        y, counts = torch.from_numpy(data[1]), found.counts
-        parts = [each.clone().requires_grad_() for each in (found.tilt, found.slopes, found.population.log())]
-        tilt, slopes, free = parts
-        population = torch.softmax(free, 0)
-        multipliers = (counts + len(unlabelled) * population).log()
-        logits, others = (f @ slopes.T + tilt for f in (x, unlabelled))
-        value = torch.log_softmax(logits + multipliers, 1).gather(1, y[:, None]).sum() - multipliers[y].sum()
-        value = value + (torch.logsumexp(others + population.log(), 1) - torch.logsumexp(others + multipliers, 1)).sum()
-        for gradient in torch.autograd.grad(value, parts):
-            torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-5, rtol=0)
-
-    @each_data
-    @pytest.mark.parametrize("mass", [None, 0.2, 30.0])
     @pytest.mark.parametrize("penalty", [0.0, 1.0])
-    def test_is_the_mean_prediction_of_the_unlabelled_rows(self, data: Data, mass: float | None, penalty: float) -> None:
-        found = joint_prevalence(*data, unlabelled_weight=mass, penalty=penalty)
+    def test_is_the_mean_prediction_of_the_unlabelled_rows(self, data: Data, penalty: float) -> None:
+        found = joint_prevalence(*data, penalty=penalty)
         mean = np.exp(found.log_probs(data[2])).mean(0)
         np.testing.assert_allclose(mean, found.population, atol=1e-8)
 
@@ -117,21 +98,21 @@ class TestMaximum:
         plain = joint_prevalence(x, y, unlabelled)
         moved = joint_prevalence(x @ matrix + shift, y, unlabelled @ matrix + shift)
         for name in ("population", "low", "high", "covariance"):
-            torch.testing.assert_close(getattr(moved, name), getattr(plain, name), atol=1e-6, rtol=1e-5)
+            np.testing.assert_allclose(getattr(moved, name), getattr(plain, name), atol=1e-6, rtol=1e-5)
         np.testing.assert_allclose(moved.log_probs(x @ matrix + shift), plain.log_probs(x), atol=1e-6)
 
     def test_ignores_features_that_repeat_others(self) -> None:
         x, y, unlabelled = DATA["two classes"]
         twice, both = (np.column_stack([f, f[:, 0] + f[:, 1], np.ones(len(f))]) for f in (x, unlabelled))
         plain, found = joint_prevalence(x, y, unlabelled), joint_prevalence(twice, y, both)
-        torch.testing.assert_close(found.high, plain.high, atol=1e-7, rtol=0)
+        np.testing.assert_allclose(found.high, plain.high, atol=1e-7, rtol=0)
 
     def test_follows_the_numbering_of_the_classes(self) -> None:
         x, y, unlabelled = DATA["three classes"]
         order = np.array([2, 0, 1])  # class k becomes order[k]
         plain, found = joint_prevalence(x, y, unlabelled), joint_prevalence(x, order[y], unlabelled)
         for name in ("population", "low", "high"):
-            torch.testing.assert_close(getattr(found, name)[order], getattr(plain, name), atol=1e-6, rtol=0)
+            np.testing.assert_allclose(getattr(found, name)[order], getattr(plain, name), atol=1e-6, rtol=0)
 
     def test_of_many_rows_is_that_of_the_blocks_together(self) -> None:
         data = two_classes(0.1, 200, 40_000, 3)  # more than one block
@@ -200,7 +181,7 @@ class TestInterval:
     def test_near_0_ends_where_the_deviance_reaches_the_limit_of_that_distance(self, seed: int) -> None:
         data = two_classes(0.03, 100, 400, seed)
         found = joint_prevalence(*data)
-        likelihood = JointLikelihood(_whitened(*data, None)[0], 1e-3)
+        likelihood = JointLikelihood(_whitened(*data)[0], 1e-3)
         assert found.low[1] == 0
         end = float(found.high[1])
         at_best, at_end = (likelihood(np.array([1 - t, t])) for t in (float(found.population[1]), end))
@@ -216,7 +197,7 @@ class TestInterval:
         for seed in range(340, 353):
             data = two_classes(0.06, 60, 300, seed)
             found = joint_prevalence(*data)
-            without = JointLikelihood(_whitened(*data, None)[0], 1e-3)(np.array([1.0, 0.0])).value
+            without = JointLikelihood(_whitened(*data)[0], 1e-3)(np.array([1.0, 0.0])).value
             values.append(2 * (found.log_likelihood - without))  # type: ignore[operator]
             ends.append(float(found.low[1]) > 0)
         assert ends == [value > boundary_limit(0.0, 0.95, 57.0) for value in values]
@@ -226,14 +207,14 @@ class TestInterval:
         x, y, unlabelled = two_classes(0.5, 40, 4000, 8)
         wider, others = (np.column_stack([f, f[:, 0] ** 2]) for f in (x, unlabelled))
         found = joint_prevalence(wider, y, others)
-        likelihood = JointLikelihood(_whitened(wider, y, others, None)[0], 1e-3)
+        likelihood = JointLikelihood(_whitened(wider, y, others)[0], 1e-3)
         high = float(found.high[1])
-        deviance = 2 * (likelihood(found.population.numpy()).value - likelihood(np.array([1 - high, high])).value)
+        deviance = 2 * (likelihood(found.population).value - likelihood(np.array([1 - high, high])).value)
         assert deviance == pytest.approx(student.ppf(0.975, 40 - 4) ** 2, rel=1e-3)  # 3 features and the constant
 
     def test_of_two_classes_is_one_interval(self) -> None:
         found = joint_prevalence(*DATA["two classes"])
-        torch.testing.assert_close(found.low, 1 - found.high.flip(0), atol=1e-12, rtol=0)
+        np.testing.assert_allclose(found.low, 1 - found.high[::-1], atol=1e-12, rtol=0)
 
     def test_is_wider_at_a_higher_level(self) -> None:
         narrow, wide = (joint_prevalence(*DATA["three classes"], level=level) for level in (0.5, 0.99))
@@ -248,8 +229,8 @@ class TestInterval:
         assert found.low[1] == 0
         assert found.high[0] == 1
         assert 0 < float(found.high[1]) < 0.1
-        assert bool(torch.isneginf(found.intercept[1]))
-        assert bool((torch.as_tensor(found.log_probs(x))[:, 0] == 0).all())
+        assert np.isneginf(found.intercept[1])
+        assert (found.log_probs(x)[:, 0] == 0).all()
 
     def test_reaches_to_0_for_one_of_three_classes(self) -> None:
         found = joint_prevalence(*three_classes((0.7, 0.3, 0.0), (60, 60, 60), 800, 4))
@@ -261,7 +242,7 @@ class TestInterval:
     def test_of_three_classes_ends_where_the_best_of_the_others_does(self) -> None:
         data = DATA["three classes"]
         found = joint_prevalence(*data)
-        likelihood = JointLikelihood(_whitened(*data, None)[0], 1e-3)
+        likelihood = JointLikelihood(_whitened(*data)[0], 1e-3)
         for end in (float(found.low[1]), float(found.high[1])):
 
             def deviance(share: float, end: float = end) -> float:
@@ -277,19 +258,12 @@ class TestInterval:
         assert bound is not None
         assert float(found.standard_error[1]) == pytest.approx(math.sqrt(bound[3, 3] / 6000), rel=0.05)
 
-    def test_is_the_same_where_the_rows_weight_is_written_out(self) -> None:
-        data = two_classes(0.3, 1000, 4000, 17)
-        plain, given = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=2.0)
-        torch.testing.assert_close(given.population, plain.population, atol=1e-9, rtol=0)
-        torch.testing.assert_close(given.standard_error, plain.standard_error, atol=0, rtol=0.06)  # by the sandwich
-        torch.testing.assert_close(given.high - given.low, plain.high - plain.low, atol=0, rtol=0.06)
-
     @pytest.mark.slow
-    @pytest.mark.parametrize(("mass", "pi"), [(None, 0.3), (None, 0.1), (0.5, 0.3), (40.0, 0.3)])
-    def test_contains_the_truth_as_often_as_it_says(self, mass: float | None, pi: float) -> None:
+    @pytest.mark.parametrize("pi", [0.3, 0.1])
+    def test_contains_the_truth_as_often_as_it_says(self, pi: float) -> None:
         inside, errors, estimates = [], [], []
         for seed in range(250):
-            found = joint_prevalence(*two_classes(pi, 80, 800, 1000 + seed), unlabelled_weight=mass)
+            found = joint_prevalence(*two_classes(pi, 80, 800, 1000 + seed))
             inside.append(float(found.low[1]) <= pi <= float(found.high[1]))
             errors.append(float(found.standard_error[1]))
             estimates.append(float(found.population[1]))
@@ -305,14 +279,17 @@ class TestResult:
         assert found.prevalence().is_uncertain
         assert found.converged
         assert str(found).startswith("Prevalence estimate (joint, 120 labelled and 600 unlabelled rows)\n  class 0: ")
-        torch.testing.assert_close(found.sampling, torch.tensor([40.0, 30.0, 50.0], dtype=torch.float64) / 120)
+        np.testing.assert_allclose(found.sampling, np.array([40.0, 30.0, 50.0]) / 120)
 
     def test_takes_tensors_of_any_dtype(self) -> None:
         x, y, unlabelled = DATA["two classes"]
         plain = joint_prevalence(x, y, unlabelled)
+        torch = pytest.importorskip("torch")
         found = joint_prevalence(torch.from_numpy(x).float(), torch.from_numpy(y == 1), torch.from_numpy(unlabelled).float())
-        torch.testing.assert_close(found.population, plain.population, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(found.population, plain.population, atol=1e-5, rtol=0)
+        assert isinstance(found.population, torch.Tensor)
         assert isinstance(found.log_probs(torch.zeros(3, 2)), torch.Tensor)
+        assert isinstance(found.log_probs(x), np.ndarray)
 
     def test_of_logits_undoes_an_affine_distortion(self) -> None:
         x, y, unlabelled = two_classes(0.2, 300, 4000, 19)
@@ -328,7 +305,7 @@ class TestResult:
         with pytest.warns(LabelShiftWarning, match="separates"):
             found = joint_prevalence(x, y, unlabelled)
         assert float(found.population[1]) == pytest.approx(0.3, abs=1e-3)
-        assert bool(torch.isfinite(found.slopes).all())
+        assert bool(np.isfinite(found.slopes).all())
         assert float(found.standard_error[1]) == pytest.approx(math.sqrt(0.3 * 0.7 / 100), rel=0.02)
 
     def test_warns_of_few_rows(self) -> None:
@@ -353,10 +330,8 @@ class TestBadInput:
             ({"y": y + 0.5}, "Expected"),
             ({"y": np.array(["a", "b"])[y]}, "Expected"),
             ({"level": 1.0}, "Expected `level`"),
-            ({"unlabelled_weight": 0.0}, "Expected `unlabelled_weight` to be a positive number"),
-            ({"unlabelled_weight": math.inf}, "Expected `unlabelled_weight` to be a positive number"),
-            ({"penalty": -1.0}, "Expected `penalty` to be a number ≥ 0"),
-            ({"penalty": math.nan}, "Expected `penalty` to be a number ≥ 0"),
+            ({"penalty": -1.0}, "Expected `penalty` to be a finite number from 0 up"),
+            ({"penalty": math.nan}, "Expected `penalty` to be a finite number from 0 up"),
         ],
     )
     def test_is_refused_with_a_remedy(self, change: dict[str, Any], message: str) -> None:
@@ -392,20 +367,3 @@ def test_separated_rows_have_limits_without_a_penalty() -> None:
     found = joint_prevalence(*far_apart(1), penalty=0.0)
     assert bool(((found.low <= found.population) & (found.population <= found.high)).all())
     np.testing.assert_allclose(np.exp(found.log_probs(far_apart(1)[2])).mean(0), found.population, atol=1e-6)
-
-
-@pytest.mark.long
-def test_with_each_row_weighted_alike_the_sandwich_widens_intervals_by_nothing_but_noise() -> None:
-    data = two_classes(0.2, 400, 4000, 0)
-    plain, weighted = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=4000 / 800)
-    np.testing.assert_allclose(weighted.population, plain.population, atol=1e-8)
-    np.testing.assert_allclose(weighted.covariance, plain.covariance, rtol=0.1)
-    np.testing.assert_allclose(weighted.high - weighted.low, plain.high - plain.low, rtol=0.05)
-
-
-@pytest.mark.long
-def test_with_other_weights_an_interval_is_as_wide_as_the_sandwich_says() -> None:
-    data = two_classes(0.2, 400, 4000, 0)
-    plain, found = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=0.05)
-    assert float(found.covariance[0, 0]) > 1.1 * float(plain.covariance[0, 0])
-    np.testing.assert_allclose(found.high - found.low, 2 * 1.96 * found.covariance.diagonal().sqrt(), rtol=0.04)

@@ -14,9 +14,8 @@ from dataclasses import fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+import array_api_compat.numpy
 import numpy as np
-from array_api_compat import array_namespace as array_namespace
-from array_api_compat import is_torch_array as is_tensor
 from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -136,16 +135,33 @@ def like(values: Any, other: Array, dtype: Any = None) -> Array:
     return torch.asarray(np.ascontiguousarray(values), dtype=dtype, device=other.device)
 
 
+def is_tensor(value: Any) -> bool:
+    """Return whether `value` is a tensor, without importing torch."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def array_namespace(array: Array) -> Any:
+    """Return the module with the functions of the array API for this kind of array."""
+    if not is_tensor(array):
+        return array_api_compat.numpy
+    from array_api_compat import torch
+
+    return torch
+
+
 def is_traced(array: Array) -> bool:
-    """Return whether values cannot be checked: torch is compiling or exporting a graph."""
-    return is_tensor(array) and sys.modules["torch"].compiler.is_compiling()
+    """Return whether values cannot be checked: torch is compiling or exporting a graph, or maps over tensors."""
+    if not is_tensor(array):
+        return False
+    torch = sys.modules["torch"]
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def rows_of(table: Array) -> Array:
     """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
     if table.ndim <= 2:
         return table
-    return array_namespace(table).moveaxis(table, 1, -1).reshape(-1, table.shape[1])
+    return _moved(table, 1, -1).reshape(-1, table.shape[1])
 
 
 def map_of(rows: Array, shape: Sequence[int]) -> Array:
@@ -153,7 +169,7 @@ def map_of(rows: Array, shape: Sequence[int]) -> Array:
     if len(shape) <= 2:
         return rows
     dense = rows.reshape(shape[0], *shape[2:], *rows.shape[1:])
-    return dense if rows.ndim == 1 else array_namespace(rows).moveaxis(dense, -1, 1)
+    return dense if rows.ndim == 1 else _moved(dense, -1, 1)
 
 
 def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> np.ndarray:
@@ -224,6 +240,8 @@ def logsumexp(table: Array, axis: int = 1) -> Array:
     """Return log Σ exp over one axis, which stays with length 1; −∞ where all are."""
     if is_tensor(table):
         return table.logsumexp(axis, keepdim=True)
+    if axis == 1 and table.ndim == 2 and table.shape[1] <= 16:  # NumPy is slow to sum along short rows
+        return logsumexp(np.ascontiguousarray(table.T), 0).T
     top = table.max(axis, keepdims=True)
     top = np.where(np.isneginf(top), 0.0, top).astype(table.dtype)
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are refused
@@ -295,6 +313,11 @@ def random_generator(generator: Any) -> np.random.Generator:
             "numpy.random.default_rng(0)."
         )
     return np.random.default_rng(0 if generator is None else generator)
+
+
+def _moved(array: Array, source: int, destination: int) -> Array:
+    """Return `np.moveaxis`; of tensors `movedim`, which `torch.func.vmap` knows."""
+    return array.movedim(source, destination) if is_tensor(array) else np.moveaxis(array, source, destination)
 
 
 def _group_numbers(groups: Any, rows: int) -> np.ndarray | None:

@@ -5,8 +5,8 @@ Stage: arrays, class frequencies, generators → tensors and torch generators, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,18 @@ def checked_generator(generator: Any) -> torch.Generator | None:
 def own_stream(generator: Any) -> torch.Generator:
     """Return the given generator, checked, or one with a fixed seed, so that equal input gives equal draws."""
     return checked_generator(generator) or torch.Generator().manual_seed(0)
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Put the model in training or eval mode inside, and restore the mode of each module afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class _ExactLogSigmoid(TorchFunctionMode):

@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
+from scipy.special import gammaln, log_softmax, ndtr, ndtri
 
-from ..log_probs import log_prob_table, multiply_classes, rows_of, tensor_of
+from ..arrays import log_prob_table, multiply_classes, rows_of
 from ..metrics.calibration import fit_recalibration, score_influence
 from ..metrics.intervals import Design, InfluenceSum, design_of
 from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
+from ..shift.regions import normal_score
 from ..solve import intercepts_for_mean
 
 _EXACT = 10_000_000  # labels × classes up to which a mix is tested by the exact binomial distribution
 _ROUNDING = 1e-5  # relative error of figures computed from float32 predictions
 _ALIKE = 0.25  # how close an offset must be to that of a known mistake, relative to the length of the latter
-_RECALIBRATE = "recalibrate on held-out rows (rightloss.shift.fit_calibration, then retarget from its `sampling`)"
+_RECALIBRATE = "recalibrate on held-out rows (rightloss.calibration.fit_calibration, then retarget from its `sampling`)"
 _SQUASHED = "the model ends in a softmax or sigmoid, and the likelihood applies another: drop the model's, and train again"
 
 
@@ -113,18 +113,17 @@ class Evidence:
     sample: Sample
     design: Design
     repeats: bool
-    shares: Float64[Tensor, " m"]
-    probs: Float64[Tensor, "m k"]
+    shares: np.ndarray
+    probs: np.ndarray
 
     @classmethod
     def of(cls, sample: Sample, repeats: bool) -> Evidence:
-        votes = torch.ones_like(sample.labels, dtype=torch.float64) if sample.votes is None else sample.votes
-        shares = votes / sample.totals[sample.labels]
-        return cls(sample, design_of(sample), repeats, shares, sample.per_entry(sample.log_probs.double().exp()))
+        shares = (1.0 if sample.votes is None else sample.votes) / sample.totals[sample.labels]
+        return cls(sample, design_of(sample), repeats, shares, sample.per_entry(np.exp(sample.log_probs.astype(np.float64))))
 
     @property
-    def mix(self) -> Float64[Tensor, " k"]:
-        """Return the frequencies of the labels."""
+    def mix(self) -> np.ndarray:
+        """Return the frequencies of the labels (K,)."""
         return self.sample.totals / self.sample.totals.sum()
 
     @property
@@ -132,12 +131,13 @@ class Evidence:
         """Return whether entries are independent examples, or copies of such."""
         return self.sample.votes is None and (self.sample.groups is None or self.repeats)
 
-    def by_class(self, values: Tensor) -> Tensor:
+    def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return the average within each class, `(k, …)`, of values per entry `(m, …)`."""
-        weighted = values * self.shares.view(-1, *[1] * (values.ndim - 1))
-        return weighted.new_zeros(self.sample.num_classes, *values.shape[1:]).index_add_(0, self.sample.labels, weighted)
+        columns = values.reshape(len(values), -1).T
+        sums = [np.bincount(self.sample.labels, each * self.shares, self.sample.num_classes) for each in columns]
+        return np.stack(sums, 1).reshape(-1, *values.shape[1:])
 
-    def spread(self, values: Float64[Tensor, " m"], mix: Tensor, design: Design | None = None) -> tuple[float, float]:
+    def spread(self, values: np.ndarray, mix: np.ndarray, design: Design | None = None) -> tuple[float, float]:
         """Return the standard error of Σ_c mix_c avg_c(values), and its effective sample size."""
         labels = self.sample.labels
         design = design or self.design
@@ -147,7 +147,7 @@ class Evidence:
         influence = total.summary()
         return influence.error, influence.effective_size
 
-    def design_effect(self, values: Float64[Tensor, " m"], mix: Tensor) -> float:
+    def design_effect(self, values: np.ndarray, mix: np.ndarray) -> float:
         """Return the factor by which groups increase that error, at least 1."""
         if self.design.clusters is None:
             return 1.0
@@ -184,9 +184,9 @@ def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
     pi, means = seen.sample.prevalence.population, seen.by_class(seen.probs)
     found = pi @ means
     weights = (pi[seen.sample.labels] * seen.shares)[:, None] * seen.probs
-    weights = weights / weights.sum(0).clamp_min(1e-300)
-    spreads = (weights.T @ seen.probs.square() - (weights.T @ seen.probs).square()).clamp_min(0)
-    least = ((pi.square() / seen.sample.effective_totals) @ spreads).sqrt()
+    weights = weights / weights.sum(0).clip(1e-300)
+    spreads = (weights.T @ seen.probs**2 - (weights.T @ seen.probs) ** 2).clip(0)
+    least = np.sqrt((pi**2 / seen.sample.effective_totals) @ spreads)
     figures = []
     for k in _classes(len(pi)):
         error, weight = seen.spread(seen.probs[:, k], pi)
@@ -198,8 +198,9 @@ def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
 def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Diagnosis, Diagnosis, str]:
     """Test slope and intercept at the rows' own mix; also return how to fix the intercept."""
     sample, mix = seen.sample, seen.mix
-    offset = mix.log() - sample.prevalence.population.log()
-    there = replace(sample, log_probs=multiply_classes(sample.log_probs.double(), offset), prevalence=Prevalence(mix))
+    offset = np.log(mix) - np.log(sample.prevalence.population)
+    moved = multiply_classes(sample.log_probs.astype(np.float64), offset)
+    there = replace(sample, log_probs=np.asfortranarray(moved), prevalence=Prevalence(mix))
     slope, (offsets, intercept) = _slope(seen, there), _intercept(seen, there)
     if squashed or slope.value <= 0:  # one cause for all three
         remedy = _SQUASHED if squashed else slope.remedy
@@ -211,8 +212,8 @@ def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Dia
 def skill(seen: Evidence) -> list[Diagnosis]:
     """Test the log-likelihood at π against that of always predicting π, and count labels with probability 0."""
     sample, pi = seen.sample, seen.sample.prevalence.population
-    own = sample.per_entry(sample.log_probs.double()).gather(1, sample.labels[:, None]).squeeze(1)
-    impossible = int(own.isneginf().sum())
+    own = sample.own_log_probs
+    impossible = int(np.isneginf(own).sum())
     if impossible:
         finding = Diagnosis("skill", "≥ 0", "some labels had probability 0", seen="−∞")
         remedy = (
@@ -220,7 +221,7 @@ def skill(seen: Evidence) -> list[Diagnosis]:
             "little of the class frequencies into the predictions"
         )
         return [finding, Diagnosis("impossible labels", "0", remedy, wrong=True, seen=str(impossible))]
-    least = float((pi * pi.log()).sum())
+    least = float(pi @ np.log(pi))
     error, weight = seen.spread(own, pi)
     value, error = 1 - float(pi @ seen.by_class(own)) / least, max(error / -least, _ROUNDING)
     below = p_value(value, error, weight) / 2
@@ -234,7 +235,7 @@ def logits(squashed: bool) -> Diagnosis:
     return Diagnosis("logits", "unbounded", _SQUASHED, wrong=squashed, seen="all in [0, 1]" if squashed else "unbounded")
 
 
-def label_shift(there: Tensor, seen: Evidence) -> Diagnosis:
+def label_shift(there: np.ndarray, seen: Evidence) -> Diagnosis:
     """Test whether unlabelled predictions are a mixture of those of the labelled classes."""
     name, expected, sample = "label shift", "a mixture of the classes", seen.sample
     if not seen.is_simple or there.ndim > 2:
@@ -242,8 +243,7 @@ def label_shift(there: Tensor, seen: Evidence) -> Diagnosis:
     table, labels = sample.per_entry(sample.log_probs), sample.labels
     if seen.repeats:
         assert sample.groups is not None
-        first = torch.unique(sample.per_entry(sample.groups), return_inverse=True)[1]
-        once = torch.zeros(int(first.max()) + 1, dtype=torch.long).scatter_(0, first, torch.arange(len(first)))
+        once = np.unique(sample.per_entry(sample.groups), return_index=True)[1]
         table, labels = table[once], labels[once]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)
@@ -257,21 +257,21 @@ def label_shift(there: Tensor, seen: Evidence) -> Diagnosis:
     return Diagnosis(name, expected, remedy, found.p_value, seen=f"χ² = {found.statistic:.1f}, {found.degrees} degrees")
 
 
-def unlabelled_mean(there: Tensor, seen: Evidence) -> Diagnosis:
+def unlabelled_mean(there: np.ndarray, seen: Evidence) -> Diagnosis:
     """Test whether the mean prediction over unlabelled rows is π."""
     prevalence, pi = seen.sample.prevalence, seen.sample.prevalence.population
-    probs = log_prob_table(rows_of(tensor_of(there, "unlabelled")), len(pi), "unlabelled").double().exp()
-    per_image = probs.view(len(there), -1, len(pi)).mean(1)
+    probs = np.exp(log_prob_table(rows_of(there), len(pi), "unlabelled").astype(np.float64))
+    per_image = probs.reshape(len(there), -1, len(pi)).mean(1)
     means, n = per_image.mean(0), len(per_image)
-    weights = (pi[seen.sample.labels] * seen.shares)[:, None]
-    least = ((weights * seen.probs.square()).sum(0) - pi.square()).clamp_min(0) / n if there.ndim == 2 else torch.zeros_like(pi)
+    weights = pi[seen.sample.labels] * seen.shares
+    least = (weights @ seen.probs**2 - pi**2).clip(0) / n if there.ndim == 2 else np.zeros(len(pi))
     alpha = prevalence.concentration
-    unknown = torch.zeros_like(pi) if alpha is None else pi * (1 - pi) / (alpha.sum() + 1)
+    unknown = np.zeros(len(pi)) if alpha is None else pi * (1 - pi) / (alpha.sum() + 1)
     figures = []
     for k in _classes(len(pi)):
-        gaps = (per_image[:, k] - means[k]).square()
+        gaps = (per_image[:, k] - means[k]) ** 2
         error = math.sqrt(max(float(gaps.sum()) / max(n * (n - 1), 1), float(least[k])) + float(unknown[k]))
-        weight = float(gaps.sum() ** 2 / gaps.square().sum().clamp_min(1e-300))
+        weight = float(gaps.sum() ** 2 / max((gaps**2).sum(), 1e-300))
         figures.append((k, float(means[k]), float(pi[k]), max(error, _ROUNDING * float(pi[k])), max(weight, 2.0)))
     remedy = (
         "where the rows above are ok, the classes come at another mix there: estimate_prevalence(unlabelled, "
@@ -296,16 +296,16 @@ def _slope(seen: Evidence, there: Sample) -> Diagnosis:
     return Diagnosis(name, expected, remedy, p_value(value - 1, error, weight), value=value, error=error, weight=weight)
 
 
-def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Diagnosis]:
-    """Return offsets a, of mean 0, for which avg softmax(log q + a) is the labels' frequencies."""
+def _intercept(seen: Evidence, there: Sample) -> tuple[np.ndarray | None, Diagnosis]:
+    """Return offsets a (K,), of mean 0, for which avg softmax(log q + a) is the labels' frequencies."""
     mix, table = there.prevalence.population, there.per_entry(there.log_probs)
     share = mix[there.labels] * seen.shares
-    a = torch.from_numpy(intercepts_for_mean(table.numpy(), mix.numpy(), share.numpy()))
-    probs = torch.softmax(table + a, 1)
+    a = intercepts_for_mean(table, mix, share)
+    probs = np.exp(log_softmax(table + a, axis=1))
     weighted = share[:, None] * probs
-    if not torch.allclose(weighted.sum(0), mix, rtol=1e-6, atol=0):  # rows with probability 0 keep it
+    if not np.allclose(weighted.sum(0), mix, rtol=1e-6, atol=0):  # rows with probability 0 keep it
         return None, Diagnosis("calibration intercept", "0", "no intercept makes up for these predictions")
-    inverse = torch.linalg.pinv(torch.diag(weighted.sum(0)) - weighted.T @ probs, rtol=1e-12, hermitian=True)
+    inverse = np.linalg.pinv(np.diag(weighted.sum(0)) - weighted.T @ probs, rtol=1e-12, hermitian=True)
     figures = []
     for k in _classes(len(mix)):
         moves = inverse[k] if len(mix) > 2 else inverse[1] - inverse[0]
@@ -315,11 +315,10 @@ def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | N
     return a, _worst("calibration intercept", figures, "")
 
 
-def _name_offset(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
+def _name_offset(a: np.ndarray | None, seen: Evidence, mix_is_wrong: bool) -> str:
     """Return the likely mistake, given the offsets a of the log-odds that would correct the predictions."""
     prevalence = seen.sample.prevalence
-    to_population = (prevalence.population / prevalence.sampling).log()
-    to_rows = (prevalence.sampling / seen.mix).log()
+    to_population, to_rows = prevalence.log_weights, np.log(prevalence.sampling / seen.mix)
     told = {
         "trained at the mix of these rows, while `sampling` says another: train again with Prevalence.from_labels(y, "
         "population) or the sampler's `sampler.prevalence`": to_rows if mix_is_wrong else None,
@@ -332,7 +331,7 @@ def _name_offset(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
     for remedy, offset in told.items():
         if a is not None and offset is not None:
             offset = offset - offset.mean()
-            if float(offset.norm()) > 0.2 and float((a - offset).norm()) < _ALIKE * float(offset.norm()):
+            if np.linalg.norm(offset) > 0.2 and np.linalg.norm(a - offset) < _ALIKE * np.linalg.norm(offset):
                 return remedy
     return f"off by log-odds that have no simple cause: {_RECALIBRATE}; or train again, with start_at_prevalence and longer"
 
@@ -355,27 +354,24 @@ def _classes(size: int) -> Sequence[int]:
 
 def _of_share(seen: Evidence, k: int, rate: float) -> float:
     """Test a class frequency with the variance between groups, or of votes; groups are not stratified by class."""
-    sample = seen.sample
-    votes = torch.ones(len(sample.labels), dtype=torch.float64) if sample.votes is None else sample.votes
-    value = float(seen.mix[k])
-    added = votes * ((sample.labels == k).double() - value) / votes.sum()
-    clusters = seen.design.clusters
-    sums = added if clusters is None else added.new_zeros(int(clusters.max()) + 1).index_add_(0, clusters, added)
-    squares, n = sums.square(), len(sums)
+    sample, value = seen.sample, float(seen.mix[k])
+    votes = np.ones(len(sample.labels)) if sample.votes is None else sample.votes
+    added = votes * ((sample.labels == k) - value) / votes.sum()
+    sums = added if seen.design.clusters is None else np.bincount(seen.design.clusters, added)
+    squares, n = sums**2, len(sums)
     error = math.sqrt(float(squares.sum()) * n / max(n - 1, 1))
-    weight = float(squares.sum() ** 2 / squares.square().sum().clamp_min(1e-300))
+    weight = float(squares.sum() ** 2 / max((squares**2).sum(), 1e-300))
     return p_value(value - rate, max(error, _ROUNDING * rate), weight)
 
 
 def _binomial(count: int, n: int, rate: float) -> float:
     """Return the exact two-sided p-value of `count` among n at `rate`: the probability of all counts at most as probable."""
-    k = torch.arange(n + 1, dtype=torch.float64)
-    log_p = torch.lgamma(torch.tensor(n + 1.0).double()) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
-    log_p += k * math.log(rate) + (n - k) * math.log1p(-rate)
-    return min(1.0, float(log_p[log_p <= log_p[count] + 1e-7].exp().sum()))
+    k = np.arange(n + 1)
+    log_p = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * math.log(rate) + (n - k) * math.log1p(-rate)
+    return min(1.0, float(np.exp(log_p[log_p <= log_p[count] + 1e-7]).sum()))
 
 
-def _shown(mix: Tensor) -> str:
+def _shown(mix: np.ndarray) -> str:
     return "[" + ", ".join([f"{share:.4g}" for share in mix[:6].tolist()] + ["…"] * (len(mix) > 6)) + "]"
 
 
@@ -384,14 +380,12 @@ def p_value(distance: float, error: float, weight: float, looks: int = 1) -> flo
 
     It is Wallace's normal approximation, within 2 % for 10 examples or more and p > 0.003; with fewer it is slightly too large.
     """
-    degrees = max(weight - 1, 1.0)
-    score = math.sqrt(degrees * math.log1p((distance / error) ** 2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-    return min(1.0, looks * math.erfc(score / math.sqrt(2)))
+    return min(1.0, 2 * looks * float(ndtr(-normal_score(distance / error, max(weight - 1, 1.0)))))
 
 
 def _quantile(size: float, weight: float) -> float:
     """Return the distance, in standard errors, at which `p_value` is `size`."""
-    z = float(torch.special.ndtri(torch.tensor(1 - size / 2, dtype=torch.float64)))
+    z = -float(ndtri(size / 2))
     if math.isinf(weight):
         return z
     degrees = max(weight - 1, 1.0)

@@ -7,53 +7,43 @@ population and labels → `Check`.
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
+from ..arrays import (
+    Array,
+    HasLogProbs,
+    Numbers,
+    Predictions,
+    array_namespace,
+    array_of,
+    array_or_tensor,
+    checked_level,
+    is_tensor,
+)
 from ..finding_tables import ByFinding, FindingRows, finding_tables, for_each_finding, in_order
-from ..inference import Posterior
-from ..likelihoods import Bernoulli, Categorical, Findings, Likelihood
-from ..log_probs import HasLogProbs, rows_of, tensor_of
-from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample, refuse_multi_hot
-from ..predictive import PrevalenceLayer, predictive
+from ..metrics.sample import Sample, labelled_sample
 from ..prevalence import MultilabelPrevalence, Prevalence
-from ..rng import checked_level
 from . import diagnostics
 from .diagnostics import CheckRow
 
-Model = nn.Module | Posterior | Callable[[Any], Predictions] | Predictions
-Labelled = Numbers | Dataset[Any] | Iterable[Any]
-
 
 @overload
-def check(model: Model, data: Labelled, prevalence: MultilabelPrevalence, **options: Any) -> ChecksByFinding: ...
+def check(model: Any, data: Any, prevalence: MultilabelPrevalence, **options: Any) -> ChecksByFinding: ...
 @overload
+def check(model: Any, data: Any, prevalence: Prevalence, **options: Any) -> Check: ...
 def check(
-    model: Model,
-    data: Labelled,
-    prevalence: Prevalence,
-    *,
-    likelihood: Likelihood | None = None,
-    unlabelled: Any = None,
-    groups: Numbers | None = None,
-    sampled: bool = True,
-    level: float = 0.95,
-    batch_size: int = 1024,
-) -> Check: ...
-def check(  # type: ignore[misc]  # the options of both are the same
-    model: Model,
-    data: Labelled,
+    model: Any,
+    data: Any,
     prevalence: Prevalence | MultilabelPrevalence,
     *,
-    likelihood: Likelihood | None = None,
-    unlabelled: Any = None,  # any input of the model
+    likelihood: Any = None,
+    unlabelled: Any = None,
     groups: Numbers | None = None,
     sampled: bool = True,
     level: float = 0.95,
@@ -87,14 +77,14 @@ def check(  # type: ignore[misc]  # the options of both are the same
     by findings together (`Prevalence.from_label_matrix`) have the weights of their patterns, unless `sampled=False`.
 
     Args:
-        model: a module, which is called in eval mode without gradients and then reset to its mode; a `Posterior`; a function
-            from x to log-probabilities at the population, such as `PrevalenceLayer.predict` or scikit-learn's
-            `predict_log_proba`; or log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`.
+        model: log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`; a function from x to log-probabilities at the population,
+            such as scikit-learn's `predict_log_proba`; a torch module, which is called in eval mode without gradients and then
+            reset to its mode; or a `Posterior`.
         data: `(x, y)`, a data set of such pairs or a loader of batches of them; y alone with log-probabilities. y are class
             numbers, −100 for rows to ignore, or soft votes `(n, k)`. Every class must have rows.
         prevalence: π and ρ.
-        likelihood: turns a module's outputs into probabilities; Categorical by default. One with its own parameters must be
-            the trained one, `criterion.likelihood`.
+        likelihood: turns a module's outputs into probabilities, one of `rightloss.likelihoods`; Categorical by default. One
+            with its own parameters must be the trained one, `criterion.likelihood`.
         unlabelled: rows from the population: x or a loader of x; log-probabilities if `model` is log-probabilities.
         groups: ids of patients or sites, one per example: rows with the same id are not independent. Cells of a map have the
             id of their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
@@ -104,12 +94,12 @@ def check(  # type: ignore[misc]  # the options of both are the same
         batch_size: rows per call of the model, if `data` is not a loader.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence.binary(population=0.01, sampling=0.5)
-        >>> y = torch.arange(400) % 2
-        >>> x = torch.randn(400, generator=torch.Generator().manual_seed(0)) + 2.0 * y - 1
-        >>> at_sampling = torch.nn.functional.logsigmoid(torch.stack([-2 * x, 2 * x], 1))  # right where half are of class 1
+        >>> y = np.arange(400) % 2
+        >>> x = np.random.default_rng(0).normal(2.0 * y - 1)
+        >>> at_sampling = -np.logaddexp(0, np.stack([2 * x, -2 * x], 1))  # right where half are of class 1
         >>> rl.check(at_sampling, y, prevalence)["mean prediction"].verdict
         'look'
         >>> rl.check(rl.retarget(at_sampling, prevalence.sampling, prevalence.population), y, prevalence).ok
@@ -121,32 +111,33 @@ def check(  # type: ignore[misc]  # the options of both are the same
             "rightloss.Prevalence([…], sampling=[…]), or Prevalence.multilabel for several findings (multi-label)."
         )
     level = checked_level(level)
-    with torch.no_grad():
-        predict = None if _is_table(model) else _Predictor(model, prevalence, likelihood, batch_size)
-        found: tuple[Any, Any, bool] = (model, data, False) if predict is None else _predict(predict, data)
-        table, labels, may_repeat = found
-        squashed = None if predict is None else [*predict.squashed]
+    with sys.modules["torch"].no_grad() if "torch" in sys.modules else nullcontext():
+        predict = None if _is_table(model) else _predictor(model, prevalence, likelihood, batch_size)
+        table, labels, may_repeat = (model, data, False) if predict is None else _predictions(predict, data, batch_size)
         there = unlabelled if unlabelled is None or predict is None else predict(unlabelled)
-        if isinstance(prevalence, Prevalence):
-            table, there = tensor_of(table, "log_probs"), None if there is None else tensor_of(there, "unlabelled")
-            sample, repeats = _sample_of(table, labels, prevalence, groups, may_repeat)
-            return _tested(sample, repeats, sampled, None if squashed is None else squashed[0], there, level)
-        rows, size = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled), len(prevalence)
+    squashed = None if predict is None else predict.squashed
+    if isinstance(prevalence, Prevalence):
         repeats = False
-        if groups is None and may_repeat:
-            groups, repeats = _copies(torch.cat([each.flatten(1).cpu() for each in (rows.tables, rows.labels)], 1))
-        pool = None if there is None else finding_tables(in_order(there, rows.names), size).cpu()
+        if groups is None and may_repeat and array_of(labels, "labels").dtype.kind != "f" and table.ndim == 2:
+            groups, repeats = _copies(table, labels)
+        sample = labelled_sample(table, labels, prevalence, groups)
+        there = None if there is None else array_or_tensor(there, "unlabelled")
+        return _tested(sample, repeats, sampled, None if squashed is None else squashed[0], there, level)
+    rows, size = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled), len(prevalence)
+    groups, repeats = _copies(rows.tables, rows.labels) if groups is None and may_repeat else (groups, False)
+    pool = None if there is None else finding_tables(in_order(there, rows.names), size)
 
-        def tested(number: int, name: str) -> Check:
-            sample, _ = _sample_of(*rows[number][:2], prevalence[name], groups, False, rows[number][2])
-            is_squashed = None if squashed is None else squashed[number]
-            unseen = None if pool is None else pool[:, :, number]
-            return _tested(sample, repeats, sampled, is_squashed, unseen, 1 - (1 - level) / size)
+    def tested(number: int, name: str) -> Check:
+        own, classes, weights = rows[number]
+        sample = labelled_sample(own, classes, prevalence[name], groups, weights=weights)
+        is_squashed = None if squashed is None else squashed[number]
+        unseen = None if pool is None else pool[:, :, number]
+        return _tested(sample, repeats, sampled, is_squashed, unseen, 1 - (1 - level) / size)
 
-        return ChecksByFinding(for_each_finding(rows.names, tested, stacklevel=3), level)
+    return ChecksByFinding(for_each_finding(rows.names, tested, stacklevel=3), level)
 
 
-def _tested(sample: Sample, repeats: bool, sampled: bool, squashed: bool | None, there: Tensor | None, level: float) -> Check:
+def _tested(sample: Sample, repeats: bool, sampled: bool, squashed: bool | None, there: Array, level: float) -> Check:
     """Return the table of a sample, and of the unlabelled predictions `there`; the rest is as in `check`."""
     sample.require_every_class("a check")
     seen = diagnostics.Evidence.of(sample, repeats)
@@ -172,10 +163,9 @@ class Check:
         num_examples: the number of examples of each class; votes count as fractions.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> import rightloss as rl
-        >>> y = torch.arange(40) % 2
-        >>> found = rl.check(torch.tensor([[0.9, 0.1]]).log().expand(40, 2), y, rl.Prevalence.binary(0.1))
+        >>> found = rl.check(np.log([[0.9, 0.1]] * 40), np.arange(40) % 2, rl.Prevalence.binary(0.1))
         >>> found.ok, found["label mix"].seen
         (True, '[0.5, 0.5]')
     """
@@ -255,149 +245,96 @@ def _verdicts(found: Check) -> dict[str, str]:
     return {"absent": f"{absent:.6g}", "present": f"{present:.6g}", **{row.name: row.verdict for row in found.rows}}
 
 
-class _Predictor:
-    """Predict log-probabilities at the population for any x.
+class Predictor:
+    """Predict log-probabilities at the population for any x, with a function.
 
     Attributes:
-        labels: those of the next x, if known.
         squashed: whether all outputs so far could be probabilities used as logits, of the classes, or of each finding; None
             if unknown.
     """
 
-    def __init__(
-        self, model: Any, prevalence: Prevalence | MultilabelPrevalence, likelihood: Likelihood | None, batch_size: int
-    ) -> None:
-        if not callable(model) and not isinstance(model, Posterior):
-            raise ValueError(
-                f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
-                f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`."
-            )
-        self._at: Any = prevalence
-        if isinstance(prevalence, MultilabelPrevalence):
-            if isinstance(model, Posterior) or not isinstance(likelihood, Bernoulli | None):
-                what = "a Posterior" if isinstance(model, Posterior) else type(likelihood).__name__
-                raise ValueError(
-                    f"Expected a model of several findings (multi-label) with a logit for each, but got {what}: pass "
-                    "log-probabilities of presence (n, L) instead of the model."
-                )
-        if isinstance(model, nn.Module) and not isinstance(model, PrevalenceLayer):
-            model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the likelihood of the layer
-        self.model, self.prevalence, self.batch_size = model, prevalence, batch_size
-        self.labels: Tensor | None = None
+    def __init__(self, model: Any, prevalence: Prevalence | MultilabelPrevalence) -> None:
+        self.model, self.prevalence = model, prevalence
         self.squashed: list[bool | None] = [None] * (len(prevalence) if isinstance(prevalence, MultilabelPrevalence) else 1)
 
-    def __call__(self, x: Any) -> Tensor:
-        if isinstance(x, DataLoader):
-            return torch.cat([self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x])
-        if isinstance(self.model, Posterior):
-            assert isinstance(self.prevalence, Prevalence)
-            found = predictive(self.model, x, self.prevalence, batch_size=self.batch_size)
-        elif isinstance(self.model, PrevalenceLayer):
-            found = self._of_layer(self.model, x)
-        else:
-            found = self.model(x)
-        return tensor_of(found, "log_probs").detach().cpu()
+    def __call__(self, x: Any, labels: np.ndarray | None = None) -> Array:
+        """Return predictions of x, or of all batches of a loader; `labels` are those of x, if known."""
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and isinstance(x, data.DataLoader):
+            return _joined([self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x])
+        found = array_or_tensor(self.predicted(x, labels), "log_probs")
+        return found.detach().cpu() if is_tensor(found) else found
 
-    def _of_layer(self, layer: PrevalenceLayer, x: Any) -> Tensor:
-        cut = isinstance(x, Tensor | np.ndarray) or hasattr(x, "columns")
-        parts = [x[start : start + self.batch_size] for start in range(0, len(x), self.batch_size)] if cut else [x]
-        hook = layer.model.register_forward_hook(lambda _, given, outputs: self._look(outputs, layer.likelihood))
-        try:
-            return torch.cat([tensor_of(layer.predict(part, self._at), "log_probs") for part in parts])
-        finally:
-            hook.remove()
+    def predicted(self, x: Any, labels: np.ndarray | None) -> Predictions:
+        return self.model(x)  # type: ignore[no-any-return]
 
-    def _look(self, outputs: Any, likelihood: Likelihood) -> None:
-        if isinstance(outputs, Tensor) and self.labels is not None and isinstance(self.prevalence, Prevalence):
-            refuse_multi_hot(self.labels[: len(outputs)], outputs)
-        if not isinstance(outputs, Tensor) or not isinstance(likelihood, Categorical | Bernoulli | Findings):
-            return
-        parts = [(outputs, self.prevalence)]
-        if isinstance(self.prevalence, MultilabelPrevalence):
-            if outputs.shape[1:2] != (len(self.prevalence),):
-                return  # the layer refuses them
-            by_finding = outputs.reshape(len(outputs), len(self.prevalence), -1).unbind(1)
-            parts = [*zip(by_finding, self.prevalence, strict=True)]
-        for number, (part, prevalence) in enumerate(parts):
-            log_pi = prevalence.population.log()
-            if not isinstance(likelihood, Categorical) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
-                continue  # the logits of a weak model are in this range as well
-            inside = bool(((part >= 0) & (part <= 1)).all())
-            if isinstance(likelihood, Categorical):
-                inside = inside and bool(((part.float().sum(1) - 1).abs() < 1e-2).all())
-            self.squashed[number] = inside and self.squashed[number] is not False
+
+def _predictor(model: Any, prevalence: Any, likelihood: Any, batch_size: int) -> Predictor:
+    torch, inference = sys.modules.get("torch"), sys.modules.get("rightloss.inference")
+    is_posterior = inference is not None and isinstance(model, inference.Posterior)
+    if is_posterior or (torch is not None and isinstance(model, torch.nn.Module)):
+        from .torch_model import TorchPredictor  # the only part that needs torch
+
+        return TorchPredictor(model, prevalence, likelihood, batch_size)
+    if not callable(model):
+        raise ValueError(
+            f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
+            f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`."
+        )
+    return Predictor(model, prevalence)
 
 
 def _is_table(model: Any) -> bool:
     """Return whether the argument is predictions rather than a model."""
-    if isinstance(model, Tensor | np.ndarray | list | tuple):
+    if is_tensor(model) or isinstance(model, np.ndarray | list | tuple):
         return True
     return not callable(model) and (hasattr(model, "__array__") or isinstance(model, HasLogProbs))
 
 
-def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
+def _predictions(predict: Predictor, data: Any, batch_size: int) -> tuple[Array, np.ndarray, bool]:
     """Return log-probabilities, labels, and whether a sampler may have drawn an example more than once."""
-    if isinstance(data, Dataset):
-        data = DataLoader(data, predict.batch_size)
+    loaders = sys.modules.get("torch.utils.data")
+    if loaders is not None and isinstance(data, loaders.Dataset):
+        data = loaders.DataLoader(data, batch_size)
     if isinstance(data, tuple | list) and len(data) == 2:
-        predict.labels = tensor_of(in_order(data[1], getattr(predict.prevalence, "names", ())), "labels")
-        return predict(data[0]), predict.labels, False
-    if isinstance(data, Tensor | np.ndarray) or not isinstance(data, Iterable):
+        labels = array_of(in_order(data[1], getattr(predict.prevalence, "names", ())), "labels")
+        return predict(data[0], labels), labels, False
+    if is_tensor(data) or isinstance(data, np.ndarray) or not isinstance(data, Iterable):
         raise ValueError(
             f"Expected `data` to be (x, y) or a loader of such batches, but got {type(data).__name__}: a model needs the "
             "inputs and their labels."
         )
-    tables, labels = [], []
+    tables, batches = [], []
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError(
                 f"Expected batches (x, y), but got a {type(batch).__name__}: make pairs of them, or pass log-probabilities and "
                 "labels."
             )
-        predict.labels = tensor_of(batch[1], "labels").detach().cpu()
-        labels.append(predict.labels)
-        tables.append(predict(batch[0]))
+        batches.append(array_of(batch[1], "labels"))
+        tables.append(predict(batch[0], batches[-1]))
     if not tables:
         raise ValueError("Expected at least one batch in `data`, but got none: is the loader empty, or used up?")
-    return torch.cat(tables), torch.cat(labels), _may_repeat(data)
+    return _joined(tables), np.concatenate(batches), _may_repeat(data, loaders)
 
 
-def _sample_of(
-    table: Tensor,
-    labels: Any,
-    prevalence: Prevalence,
-    groups: Numbers | None,
-    may_repeat: bool,
-    weights: Tensor | None = None,
-) -> tuple[Sample, bool]:
-    """Return a `Sample` with the given groups, those of a map's images or of repeated examples, and whether examples repeat."""
-    repeats = False
-    labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
-    if table.ndim > 2:
-        if labels.shape != (len(table), *table.shape[2:]):
-            raise ValueError(
-                f"Expected one label per cell, {(len(table), *table.shape[2:])}, but got shape {tuple(labels.shape)}: "
-                "labels of maps are maps of class numbers."
-            )
-        labels, cells = labels.flatten(), math.prod(table.shape[2:])
-        named = np.arange(len(table)) if groups is None else np.asarray(groups)
-        groups = np.repeat(named, cells)
-    if groups is None and may_repeat and not labels.is_floating_point():
-        groups, repeats = _copies(torch.cat([rows.double(), labels[:, None].double()], 1))
-    return labelled_sample(rows, labels, prevalence, groups, weights=weights), repeats
+def _joined(parts: list[Array]) -> Array:
+    return array_namespace(parts[0]).concat(parts)
 
 
-def _copies(rows: Tensor) -> tuple[Tensor | None, bool]:
+def _copies(table: Array, labels: Any) -> tuple[np.ndarray | None, bool]:
     """Return which rows are equal, as groups, and whether any are."""
-    found, which = torch.unique(rows.nan_to_num(-1.0), dim=0, return_inverse=True)
-    return (which, True) if len(found) < len(rows) else (None, False)
+    both = [array_of(each, "log_probs").astype(np.float64).reshape(len(table), -1) for each in (table, labels)]
+    found, which = np.unique(np.nan_to_num(np.concatenate(both, 1), nan=-1.0), axis=0, return_inverse=True)
+    return (which, True) if len(found) < len(table) else (None, False)
 
 
-def _may_repeat(data: Any) -> bool:
-    if not isinstance(data, DataLoader) or type(data.batch_sampler) is not BatchSampler:
+def _may_repeat(data: Any, loaders: Any) -> bool:
+    if loaders is None or not isinstance(data, loaders.DataLoader) or type(data.batch_sampler) is not loaders.BatchSampler:
         return True
     sampler = data.sampler
-    return not isinstance(sampler, SequentialSampler) and not (isinstance(sampler, RandomSampler) and not sampler.replacement)
+    once = isinstance(sampler, loaders.RandomSampler) and not sampler.replacement
+    return not isinstance(sampler, loaders.SequentialSampler) and not once
 
 
 def _cells(row: CheckRow) -> tuple[str, str, str, str, str]:

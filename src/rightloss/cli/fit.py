@@ -14,7 +14,7 @@ import typer
 from .errors import plain_errors, quiet_exit, require
 from .population import parse_population, population_text, population_words
 from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, complete_column
+from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option
 from .terminal import (
     command_line,
     findings_json,
@@ -32,17 +32,7 @@ from .terminal import (
 if TYPE_CHECKING:
     from ..tabular import TableModel
 
-LeaveOut = Annotated[
-    list[str],
-    typer.Option(
-        help="A column to leave out. Repeat the option for more.",
-        show_default=False,
-        metavar="COLUMN",
-        autocompletion=complete_column,
-    ),
-]
-
-
+LeaveOut = Annotated[list[str], column_option("A column to leave out. Repeat the option for more.")]
 Unlabelled = Annotated[
     Path | None,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .class_statistics import Statistics, blocks, compute_statistics, sums_at
+from .class_statistics import Statistics, blocks, compute_statistics
 from .decisions import best_decisions
 from .evaluation_inputs import EvaluationInputs, Key, influences
 from .figures import ANY, FIGURES, calibration_gaps
@@ -263,22 +263,14 @@ def _calibration_error_limits(
 def _calibration_noise(inputs: EvaluationInputs) -> Float64[np.ndarray, " je"]:
     """Return the standard error of each bin's gap for a correct model.
 
-    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). Its mean squares are E[Σ_c (π_c/n_c) p_c (p_j − 1{c = j})²] over the
-    population, from the model instead of the labels, because a bin without an example of the rare class has noise that the
-    labels do not show. A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j and, together, for the rest.
-    Treating the rest together is exact for two classes, and slightly too large for more.
+    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j
+    and, together, for the rest. Treating the rest together is exact for two classes, and slightly too large for more.
     """
-    sample, spec = inputs.sample, inputs.spec
-    every, own = sample.effective_totals, spec.binned
-    weights = sample.prevalence.population / every
-    squares, products = np.zeros((2, spec.edges.shape[0] * spec.bins))
-    for block in blocks(sample, spec):
-        p, weight, mass = block.probs[own], weights[own, None], sample.population_weights[block.entries, None]
-        square = (weights @ block.probs - weight * p) * p**2 + weight * p * (1 - p) ** 2
-        squares += sums_at(block.cells, square, len(squares), mass)[:, 0]
-        products += sums_at(block.cells, p * (1 - p), len(squares), mass)[:, 0]
-    per_example = 1 / every[own] + 1 / (every.sum() - every[own])
-    return np.sqrt(np.maximum(squares - products**2 * np.repeat(per_example, spec.bins), 0))
+    squares, products = (inputs.statistics.at_population(kind)[:, 0] for kind in ("squares", "products"))
+    every = inputs.sample.effective_totals
+    totals = every[inputs.spec.binned]
+    per_example = 1 / totals + 1 / (every.sum() - totals)
+    return np.sqrt(np.maximum(squares - products**2 * np.repeat(per_example, inputs.spec.bins), 0))
 
 
 def _qualified(

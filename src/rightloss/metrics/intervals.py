@@ -134,9 +134,7 @@ def design_of(sample: Sample) -> Design:
     return Design(clusters, np.where(lonely, k, rarest))
 
 
-def resamples(
-    design: Design, draws: int, numbers: int, generator: np.random.Generator
-) -> Iterator[Float64[np.ndarray, "m b"]]:
+def resamples(design: Design, draws: int, numbers: int, generator: np.random.Generator) -> Iterator[Float64[np.ndarray, "m b"]]:
     """Yield the counts of each entry in `draws` resamples, as many at a time as memory allows.
 
     A resample needs memory for its counts and for `numbers` more numbers.

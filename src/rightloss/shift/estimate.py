@@ -485,12 +485,9 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any, 
     """Return the calibration, by its present name."""
     checked_choice(method, "method", get_args(Method))
     checked_choice(region, "region", ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None))
-    if calibration is None or isinstance(calibration, Calibration):
-        kind = None
-    elif calibration == "assumed":
-        kind = "assumed"
-    else:
-        kind = checked_kind(calibration, "calibration", stacklevel=4)
+    kind = None if isinstance(calibration, Calibration) else calibration
+    if kind is not None and not (isinstance(kind, str) and kind == "assumed"):
+        kind = checked_kind(kind, "calibration", stacklevel=4)
     if kind == "assumed" and held_out is not None:
         raise ValueError(
             "Expected calibration='assumed' or `held_out`, but got both: leave one of them out; with a held-out set nothing "

@@ -15,7 +15,7 @@ from ..solve import Quadratic, minimise, softmax_columns
 from .maximum_likelihood import QuadraticModel
 
 _BLOCK = 1 << 15  # rows per product, so that its factors stay in the cache
-_ENOUGH = 1e-13  # tolerance in nats of the maximum over the weights
+_ENOUGH = 1e-15  # tolerance in nats of the maximum over the weights
 _RANK = 1e-10  # fraction of the largest variance below which a direction of the features counts as constant
 _LEAST = 1e-300  # probability used for one too small to be represented
 

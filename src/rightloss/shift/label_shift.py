@@ -7,6 +7,7 @@ shift.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -235,25 +236,28 @@ def _edges(score: np.ndarray, is_target: np.ndarray) -> np.ndarray:
     """Return quantiles of the scores, with equal weight for both sets; all below the largest score, so that no bin is empty."""
     ours, theirs = int(is_target.sum()), int((~is_target).sum())
     parts = min(_MOST_BINS, max(1, min(ours, theirs) // _PER_BIN))
-    order = score.argsort()
-    reached = np.where(is_target, 0.5 / max(ours, 1), 0.5 / max(theirs, 1))[order].cumsum()
-    places = np.searchsorted(reached / reached[-1], np.arange(1, parts) / parts)
+    weight, order = np.where(is_target, 0.5 / max(ours, 1), 0.5 / max(theirs, 1)), score.argsort()
+    places = np.searchsorted(weight[order].cumsum() / weight.sum(), np.arange(1, parts) / parts - 1e-12)  # not by rounding
     edges = np.unique(score[order][places.clip(max=len(order) - 1)])
     return edges[edges < score.max()]
 
 
-def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> list[tuple[np.ndarray, HeldOut]]:
-    """Return the rows of each model that has some of both sets, with every class in the second."""
+def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> Iterator[tuple[np.ndarray, HeldOut]]:
+    """Yield the rows of each model that has some of both sets, with every class in the second; all rows if there is none."""
     if folds is None:
-        return [(target, data)]
+        yield target, data
+        return
     ours, theirs = (array_of(each, "folds") for each in folds)
     if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
         raise ValueError(
             f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
             f"({len(data.labels)},), but got shapes {ours.shape} and {theirs.shape}: give a number for every row."
         )
-    both = [(target[ours == j], HeldOut(data.log_probs[theirs == j], data.labels[theirs == j])) for j in np.unique(theirs)]
-    return [(rows, held) for rows, held in both if len(rows) and held.counts.all()] or [(target, data)]
+    held = {j: HeldOut(data.log_probs[theirs == j], data.labels[theirs == j]) for j in np.unique(theirs)}
+    full = [j for j, rows in held.items() if rows.counts.all() and (ours == j).any()]
+    yield from ((target[ours == j], held[j]) for j in full)  # one at a time, as the target may be large
+    if not full:
+        yield target, data
 
 
 class _Fit(NamedTuple):

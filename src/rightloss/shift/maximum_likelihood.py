@@ -5,6 +5,7 @@ Stage: blocks of `log_probs`, ρ → L(π), in one pass over the rows → π̂.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ..solve import Quadratic, minimise
 from .stream import PredictionStream
 
 _KEPT = 1 << 23  # entries of a table whose ratios are kept from one pass to the next: 64 MB
-_ENOUGH = 1e-16  # tolerance in nats of the log-likelihood: 1e-8 of a standard error
+_ENOUGH = 1e-19  # tolerance in nats of the log-likelihood: 1e-9 of a standard error
 _RIDGE = 1e-11  # relative to the mean curvature: regularises classes that cannot be distinguished
 
 
@@ -127,7 +128,7 @@ def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> Quadrat
     """Return Σ_n log Σ_k π_k r_kn to second order, for ratios r in blocks `(K, n)`."""
     size = len(population)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    with np.errstate(divide="ignore", invalid="ignore"):  # −∞ where π excludes a row
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # −∞ where π excludes a row
         for ratios in blocks:
             mixed = population @ ratios
             shares = ratios / mixed
@@ -176,7 +177,11 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
         model = function(spread @ weights) if calls > 1 else first
         curvature = spread.T @ model.curvature @ spread
         curvature += _RIDGE * np.trace(curvature) / len(weights) * np.eye(len(weights))
-        return Quadratic(total * weights.sum() - model.value, total - spread.T @ model.gradient, curvature, model)
+        value = model.value if np.isfinite(curvature).all() else -np.inf
+        return Quadratic(total * weights.sum() - value, total - spread.T @ model.gradient, curvature, model)
 
     found = minimise(loss, start if fixed is None else start[others] / (1 - start[fixed]), 0.0, _ENOUGH, max_steps=100)
-    return Maximum(found.at.detail, calls, found.converged)
+    point, value, gradient, curvature = found.at.detail
+    scale = float(point.sum())  # 1 up to the tolerance
+    model = QuadraticModel(point / scale, value - total * math.log(scale), gradient * scale, curvature * scale**2)
+    return Maximum(model, calls, found.converged)

@@ -19,36 +19,34 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from .. import __version__
 from ..atomic_files import check_writable, umask
+from ..calibration import Calibration
 from ..extras import install
-from ..prevalence import Prevalence
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
-from ..shift import Calibration
-from .candidates import BoostingModel, Fitted, LinearModel
+from .candidates import correction_of, fold_corrections
 from .columns import Kind
 from .encode import ColumnSpec
 from .findings import Finding, Level
 from .labels import MOST_CLASSES, Label
-from .model import FoldModels, HeldOutRows, TableModel
+from .model import FoldModels, HeldOutPredictions, TableModel
+from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
 from .unlabelled import UnlabelledReport
 
-FORMAT, VERSION = "rightloss.table-model", 1
+FORMAT, VERSION = "rightloss.table-model", 2
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
 _MOST_JSON = 1 << 26  # bytes
 _ARRAYS_FORMAT = Format(
     "rightloss.table-arrays", 1, (), "model", "TableModel.save", "give the folder that TableModel.save has written"
 )
-_CALIBRATION = ("temperature", "bias", "sampling", "counts", "covariance")
+_CORRECTION = ("slopes", "biases", "sampling")
 _ODDS_RATIOS = ("class", "column", "change", "step", "odds_ratio", "low", "high")
 _FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
 
@@ -150,27 +148,25 @@ def load_model(folder: str | os.PathLike[str]) -> TableModel:
     for name, digest in _dict(facts, "files").items():
         if name not in (_ARRAYS, _TREES) or _sha256(folder / name, folder) != digest:
             raise _damaged(folder, f"{name} is not as it was saved")
-    tensors, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS)
+    arrays, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS, "numpy")
     try:
-        return _assemble(facts, tensors, folder)
+        return _assemble(facts, arrays, folder)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise _damaged(folder, f"{type(error).__name__}: {error}") from error
 
 
 def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
-    tensors = {"held_out.log_probs": model.held_out.log_probs, "held_out.target": model.held_out.target}
-    tensors["held_out.rows"] = model.held_out.rows
-    if model.held_out.groups is not None:
-        tensors["held_out.groups"] = model.held_out.groups
-    if isinstance(model.fitted, LinearModel):
-        tensors |= {"coefficients": model.fitted.coefficients, "intercepts": model.fitted.intercepts}
-    tensors |= _fold_arrays(model.folds)
-    arrays = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()}
-    if model.calibration is not None:
-        arrays |= {f"calibration.{name}": getattr(model.calibration, name).double() for name in _CALIBRATION}
+    held, folds = model.held_out, model.folds
+    arrays = {f"held_out.{name}": value for name, value in vars(held).items() if value is not None}
+    if model.fitted is not None and model.correction is not None:
+        arrays |= _pipeline_arrays(model.fitted, model.correction, "")
+    if folds is not None:
+        arrays |= {"folds.log_probs": folds.log_probs, "folds.numbers": folds.numbers}
+        for number, (fitted, correction) in enumerate(zip(folds.models, folds.corrections, strict=True)):
+            arrays |= _pipeline_arrays(fitted, correction, f"folds.{number}.")
+    if isinstance(model.fitted, BoostingPipeline):
+        (folder / _TREES).write_bytes(arrays.pop("trees").tobytes())
     write_file(_ARRAYS_FORMAT, folder / _ARRAYS, arrays, {})
-    if isinstance(model.fitted, BoostingModel):
-        (folder / _TREES).write_bytes(_trees(model.fitted))
     for name, text in others.items():
         (folder / name).write_text(text, encoding="utf-8")
     facts = _facts(model) | {
@@ -181,21 +177,14 @@ def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
     (folder / _JSON).write_text(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
 
 
-def _fold_arrays(folds: FoldModels | None) -> dict[str, np.ndarray]:
-    """Return the models of the folds as arrays, trees as the bytes of their text."""
-    if folds is None:
-        return {}
-    arrays = {"folds.log_probs": folds.log_probs, "folds.numbers": folds.numbers}
-    for number, fitted in enumerate(folds.models):
-        if isinstance(fitted, LinearModel):
-            arrays |= {f"folds.{number}.{name}": getattr(fitted, name) for name in ("coefficients", "intercepts")}
-        elif isinstance(fitted, BoostingModel):
-            arrays[f"folds.{number}.trees"] = np.frombuffer(_trees(fitted), dtype=np.uint8).copy()
-    return arrays
-
-
-def _trees(fitted: BoostingModel) -> bytes:
-    return str(fitted.booster.model_to_string()).encode()
+def _pipeline_arrays(fitted: Pipeline, correction: Calibration, prefix: str) -> dict[str, np.ndarray]:
+    """Return a pipeline and its correction as arrays, trees as the bytes of their text."""
+    arrays = {name: getattr(correction, name) for name in _CORRECTION}
+    if isinstance(fitted, LinearPipeline):
+        arrays |= {"coefficients": fitted.coef_, "intercepts": fitted.intercept_}
+    else:
+        arrays["trees"] = np.frombuffer(fitted.booster_.model_to_string().encode(), dtype=np.uint8)
+    return {prefix + name: value for name, value in arrays.items()}
 
 
 def _facts(model: TableModel) -> dict[str, Any]:
@@ -209,7 +198,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
         "positive": model.positive,
         "prevalence": prevalence_facts(model.population),
         "family": model.family,
-        "correction": "affine" if model.calibration is not None else "closed form",
+        "correction": None if model.correction is None else model.correction.kind,
         "rows": model.rows,
         "columns": [asdict(column) for column in model.columns],
         "comparison": _finite(model.comparison.to_dict("records")),
@@ -283,7 +272,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if not folder.is_dir() or not path.is_file():
         raise ValueError(f"Expected a model's folder with {_JSON} in it, but {folder} is none: give what `fit` has written.")
     facts = _parsed(path)
-    if facts.get("version") != VERSION:
+    if facts.get("version") not in (1, VERSION):
         raise ValueError(
             f"Expected version {VERSION} of the model format, but {folder} has {facts.get('version')!r}, written by rightloss "
             f"{facts.get('rightloss')}: update rightloss (this is {__version__}), or fit again."
@@ -294,7 +283,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> TableModel:
+def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> TableModel:
     classes = _classes(facts["classes"], folder)
     prevalence = saved_prevalence(_dict(facts, "prevalence"), folder / _JSON)
     columns = [_column(each, folder) for each in _list(facts, "columns")]
@@ -303,7 +292,9 @@ def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path
     _require(positive == facts["positive"] and (positive is None or len(classes) == 2), folder, "the positive class is odd")
     _require(isinstance(facts["target"], str) and isinstance(facts["rows"], int), folder, "target or rows are odd")
     _require(facts["group"] is None or isinstance(facts["group"], str), folder, "the group column is odd")
-    return TableModel(
+    stored = _Stored(arrays, folder, columns, len(classes))
+    held_out = stored.held_out()
+    model = TableModel(
         target=facts["target"],
         group=facts["group"],
         classes_=classes,
@@ -311,16 +302,42 @@ def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path
         population=prevalence,
         columns=columns,
         comparison=_comparison(_list(facts, "comparison"), folder),
-        held_out=_held_out(tensors, len(classes), folder),
-        family=facts["family"],
-        fitted=_fitted(facts["family"], tensors, columns, len(classes), folder),
-        folds=_folds(facts["family"], tensors, columns, len(classes), folder),
-        calibration=_calibration(tensors, prevalence, folder) if facts["correction"] == "affine" else None,
+        held_out=held_out,
+        fitted=stored.pipeline(facts["family"]),
+        correction=None,
         rows=facts["rows"],
         findings=[_finding(each, folder) for each in _list(facts, "findings")],
         unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"], len(classes), folder),
         odds_ratios=None if facts.get("odds_ratios") is None else _odds_ratios(_list(facts, "odds_ratios"), folder),
     )
+    if model.fitted is None:
+        return model
+    if facts["version"] == 1:
+        return _of_version_1(model, facts["correction"], stored)
+    kind, models = facts["correction"], stored.fold_pipelines(facts["family"])
+    made = [stored.correction(kind, f"folds.{number}.") for number in range(len(models))]
+    folds = FoldModels(models, *stored.fold_predictions(len(models)), made) if models else None
+    return replace(model, correction=stored.correction(kind), folds=folds)
+
+
+def _of_version_1(model: TableModel, correction: str, stored: _Stored) -> TableModel:
+    """Return a model of the version with an affine calibration without shrinkage, which folds repeat; 0.2.0 has no folds."""
+    _require(correction in ("affine", "closed form"), stored.folder, "the correction is not known")
+    method, rho, codes = correction.replace(" ", "_"), model.sampling, model.held_out.target
+    models = stored.fold_pipelines(str(model.family))
+    folds = None
+    if models:
+        log_probs, numbers = stored.fold_predictions(len(models))
+        made = fold_corrections(method, log_probs, codes, numbers, rho, shrink=0.0)
+        if method == "closed_form" and model.unlabelled is not None and model.unlabelled.kept:
+            made = [correction_of(method, log_probs, codes, rho)] * len(models)
+        folds = FoldModels(models, log_probs, numbers, made)
+    if method == "closed_form":
+        return replace(model, correction=correction_of(method, codes, codes, rho), folds=folds)
+    temperature, bias, sampling = (
+        stored.array(f"calibration.{name}", np.float64, -1) for name in ("temperature", "bias", "sampling")
+    )
+    return replace(model, correction=Calibration("affine", 1 / temperature, bias, sampling), folds=folds)
 
 
 def _classes(values: Any, folder: Path) -> list[Label]:
@@ -379,84 +396,76 @@ def _unlabelled(value: Any, num_classes: int, folder: Path) -> UnlabelledReport:
     return UnlabelledReport(**value)
 
 
-def _held_out(tensors: Mapping[str, Tensor], num_classes: int, folder: Path) -> HeldOutRows:
-    log_probs = _array(tensors, "held_out.log_probs", np.float64, (-1, num_classes), folder)
-    target, rows = (_array(tensors, f"held_out.{name}", np.int64, (len(log_probs),), folder) for name in ("target", "rows"))
-    _require(bool(((target >= 0) & (target < num_classes)).all()), folder, "labels out of range")
-    groups = None
-    if "held_out.groups" in tensors:
-        groups = _array(tensors, "held_out.groups", np.int64, (len(log_probs),), folder)
-    return HeldOutRows(log_probs, target, groups, rows)
+@dataclass(frozen=True)
+class _Stored:
+    """The arrays of a folder, checked as they are read."""
 
+    arrays: Mapping[str, np.ndarray]
+    folder: Path
+    columns: list[ColumnSpec]
+    num_classes: int
 
-def _fitted(
-    family: Any,
-    tensors: Mapping[str, Tensor],
-    columns: list[ColumnSpec],
-    num_classes: int,
-    folder: Path,
-    prefix: str = "",
-) -> Fitted | None:
-    if family == "linear":
-        width = sum(column.linear_width for column in columns)
-        coefficients = _array(tensors, f"{prefix}coefficients", np.float64, (num_classes, width), folder)
-        return LinearModel(coefficients, _array(tensors, f"{prefix}intercepts", np.float64, (num_classes,), folder))
-    if family == "boosting":
-        trees = _array(tensors, f"{prefix}trees", np.uint8, (-1,), folder).tobytes() if prefix else None
-        return BoostingModel(_booster(folder, trees, len(columns), num_classes), num_classes)
-    _require(family is None, folder, f"the family {family!r} is not known")
-    return None
+    def array(self, name: str, dtype: type, *shape: int) -> np.ndarray:
+        """Return an array with dtype, shape and finiteness checked; −1 is any length."""
+        _require(name in self.arrays, self.folder, f"{name} is missing")
+        array = self.arrays[name]
+        fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
+        _require(fits and array.dtype == dtype, self.folder, f"{name} is {array.dtype}{list(array.shape)}")
+        _require(bool(np.isfinite(array).all()), self.folder, f"{name} has numbers that are not finite")
+        return array
 
+    def held_out(self) -> HeldOutPredictions:
+        log_probs = self.array("held_out.log_probs", np.float64, -1, self.num_classes)
+        names = ["target", "rows", *(["groups"] if "held_out.groups" in self.arrays else [])]
+        found = {name: self.array(f"held_out.{name}", np.int64, len(log_probs)) for name in names}
+        _require(bool(np.isin(found["target"], np.arange(self.num_classes)).all()), self.folder, "labels out of range")
+        return HeldOutPredictions(log_probs, found["target"], found.get("groups"), found["rows"])
 
-def _folds(
-    family: Any, tensors: Mapping[str, Tensor], columns: list[ColumnSpec], num_classes: int, folder: Path
-) -> FoldModels | None:
-    """Return the models of the folds; None in models of version 0.2.0."""
-    if "folds.log_probs" not in tensors:
+    def pipeline(self, family: Any, prefix: str = "") -> Pipeline | None:
+        if family == "linear":
+            width = sum(column.linear_width for column in self.columns)
+            coefficients = self.array(f"{prefix}coefficients", np.float64, self.num_classes, width)
+            return LinearPipeline.of(coefficients, self.array(f"{prefix}intercepts", np.float64, self.num_classes))
+        if family == "boosting":
+            trees = self.array(f"{prefix}trees", np.uint8, -1).tobytes() if prefix else None
+            return BoostingPipeline.of(self._booster(trees), self.num_classes)
+        _require(family is None, self.folder, f"the family {family!r} is not known")
         return None
-    shape = (len(tensors["held_out.target"]), num_classes)
-    log_probs = _array(tensors, "folds.log_probs", np.float64, shape, folder)
-    models: list[Fitted] = []
-    while any(name.startswith(f"folds.{len(models)}.") for name in tensors):
-        fitted = _fitted(family, tensors, columns, num_classes, folder, f"folds.{len(models)}.")
-        _require(fitted is not None, folder, "models of folds without a family")
-        models += [] if fitted is None else [fitted]
-    numbers = _array(tensors, "folds.numbers", np.int64, shape[:1], folder)
-    _require(len(models) > 1 and set(numbers.tolist()) == set(range(len(models))), folder, "the models of the folds are odd")
-    return FoldModels(models, log_probs, numbers)
 
+    def fold_pipelines(self, family: str) -> list[Pipeline]:
+        """Return the models of the folds; none in models of version 0.2.0."""
+        found: list[Pipeline] = []
+        while any(name.startswith(f"folds.{len(found)}.") for name in self.arrays):
+            found += filter(None, [self.pipeline(family, f"folds.{len(found)}.")])
+        return found
 
-def _booster(folder: Path, trees: bytes | None, num_columns: int, num_classes: int) -> Any:
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
-    try:
-        booster = lightgbm.Booster(model_str=((folder / _TREES).read_bytes() if trees is None else trees).decode())
-    except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
-        raise _damaged(folder, f"{_TREES} cannot be read: {error}") from error
-    outputs = 1 if num_classes == 2 else num_classes
-    fits = booster.num_feature() == num_columns and booster.num_model_per_iteration() == outputs
-    _require(fits, folder, "the trees do not fit the columns and classes")
-    return booster
+    def fold_predictions(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predictions of the models of the folds, and the fold of each row."""
+        rows = len(self.arrays["held_out.target"])
+        log_probs = self.array("folds.log_probs", np.float64, rows, self.num_classes)
+        numbers = self.array("folds.numbers", np.int64, rows)
+        _require(count > 1 and set(numbers.tolist()) == set(range(count)), self.folder, "the models of the folds are odd")
+        return log_probs, numbers
 
+    def correction(self, kind: Any, prefix: str = "") -> Calibration:
+        slopes, biases, sampling = (self.array(prefix + name, np.float64, self.num_classes) for name in _CORRECTION)
+        fine = kind in ("mean", "affine", "beta", "intercepts") and (slopes >= 0).all() and (sampling > 0).all()
+        _require(bool(fine), self.folder, "the correction is odd")
+        return Calibration(kind, slopes, biases, sampling)
 
-def _calibration(tensors: Mapping[str, Tensor], prevalence: Prevalence, folder: Path) -> Calibration:
-    k = prevalence.num_classes
-    shapes: dict[str, tuple[int, ...]] = {name: (k,) for name in _CALIBRATION} | {"covariance": (2 * k, 2 * k)}
-    parts = {name: _array(tensors, f"calibration.{name}", np.float64, shape, folder) for name, shape in shapes.items()}
-    _require(bool((parts["temperature"] > 0).all()), folder, "a temperature is not positive")
-    return Calibration("bias-corrected", **{name: torch.from_numpy(value) for name, value in parts.items()})
-
-
-def _array(tensors: Mapping[str, Tensor], name: str, dtype: type, shape: tuple[int, ...], folder: Path) -> np.ndarray:
-    """Return an array of the file, with dtype, shape and finiteness checked; −1 is any length."""
-    _require(name in tensors, folder, f"{name} is missing")
-    array: np.ndarray = tensors[name].numpy()
-    fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
-    _require(fits and array.dtype == dtype, folder, f"{name} is {array.dtype}{list(array.shape)}")
-    _require(bool(np.isfinite(array).all()), folder, f"{name} has numbers that are not finite")
-    return array
+    def _booster(self, trees: bytes | None) -> Any:
+        try:
+            import lightgbm
+        except ImportError as error:
+            raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
+        try:
+            booster = lightgbm.Booster(model_str=((self.folder / _TREES).read_bytes() if trees is None else trees).decode())
+        except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
+            raise _damaged(self.folder, f"{_TREES} cannot be read: {error}") from error
+        outputs = 1 if self.num_classes == 2 else self.num_classes
+        fits = booster.num_feature() == len(self.columns) and booster.num_model_per_iteration() == outputs
+        _require(fits, self.folder, "the trees do not fit the columns and classes")
+        return booster
 
 
 def _list(facts: Mapping[str, Any], name: str) -> list[Any]:
