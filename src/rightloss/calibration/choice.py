@@ -11,7 +11,7 @@ import numpy as np
 
 from ..predictive import retarget
 from .held_out import HeldOut
-from .model import CalibrationKind, fit_slopes, smooth_likelihoods
+from .model import fit_slopes, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 # standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
@@ -30,7 +30,7 @@ def expected_gain(values: np.ndarray, data: HeldOut, population: np.ndarray) -> 
     return float(population @ means), float(np.sqrt(population**2 @ (squares / np.maximum(counts - 1, 1))))
 
 
-def cross_fitted(data: HeldOut, folds: np.ndarray, kind: CalibrationKind, population: np.ndarray) -> np.ndarray:
+def cross_fitted(data: HeldOut, folds: np.ndarray, kind: str, population: np.ndarray) -> np.ndarray:
     """Return calibrated predictions at π `(n, k)`, each row's calibration fitted on the other folds.
 
     Args:
