@@ -105,7 +105,7 @@ class TestMaximumLikelihood:
         rho = np.array([0.6, 0.4])
         table = exact(drawn(np.array([0.9, 0.1]), 100, 10)[0], rho)
         grid = np.linspace(1e-6, 1 - 1e-6, 200_001)
-        ratios = (np.exp(table) / rho)
+        ratios = np.exp(table) / rho
         value = sum(np.log((1 - grid) * a + grid * b) for a, b in ratios) + 2.5 * np.log(1 - grid) + 1.5 * np.log(grid)
         found = estimate_prevalence(table, 0.4, prior=[3.5, 2.5], region=None)
         assert float(found.population[1]) == pytest.approx(grid[value.argmax()], abs=6e-6)

@@ -444,7 +444,9 @@ class TestGroups:
     def test_copies_of_a_held_out_row_in_one_group_add_nothing(self) -> None:
         (x, _), (h, y) = drawn(mix(0.8, 0.2), 300, 71), drawn(equal(2), 200, 72)
         errors = [
-            estimate_quietly(overconfident(x), 0.5, held_out=(np.tile(overconfident(h), (n, 1)), np.tile(y, n)), held_out_groups=ids)
+            estimate_quietly(
+                overconfident(x), 0.5, held_out=(np.tile(overconfident(h), (n, 1)), np.tile(y, n)), held_out_groups=ids
+            )
             for n, ids in ((1, None), (5, np.tile(np.arange(200), 5)), (5, None))
         ]
         once, grouped, plain = (float(each.standard_error[1]) for each in errors)

@@ -120,8 +120,7 @@ class JointLikelihood:
             return QuadraticModel(population, -np.inf, gradient, fixed)
         # If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
         slope = -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
-        with np.errstate(over="ignore", invalid="ignore"):
-            curvature = fixed - mixed.T @ slope
+        curvature = fixed - mixed.T @ slope
         if not np.isfinite(curvature).all():
             return QuadraticModel(population, -np.inf, gradient, fixed)
         self.weights, self.last = found.weights, Last(population, found.weights, slope)

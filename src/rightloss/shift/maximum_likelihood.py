@@ -64,8 +64,7 @@ class MixLikelihood:
         """Return L, its gradient and its curvature at π, in one pass."""
         counted = self._counted > 0
         per_person = np.divide(1.0, population, out=np.zeros_like(population), where=counted & (population > 0))
-        with np.errstate(divide="ignore"):
-            value = float(self._counted[counted] @ np.log(population[counted]))
+        value = float(self._counted[counted] @ np.log(population[counted]))
         found = log_mixture(population, self._blocks())
         curvature = found.curvature + np.diag(self._counted * per_person**2)
         return QuadraticModel(population, found.value + value, found.gradient + self._counted * per_person, curvature)
@@ -128,13 +127,12 @@ def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> Quadrat
     """Return Σ_n log Σ_k π_k r_kn to second order, for ratios r in blocks `(K, n)`."""
     size = len(population)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # −∞ where π excludes a row
-        for ratios in blocks:
-            mixed = population @ ratios
-            shares = ratios / mixed
-            value += float(np.log(mixed, out=mixed).sum())
-            gradient += shares.sum(1)
-            curvature += shares @ shares.T
+    for ratios in blocks:
+        mixed = population @ ratios
+        shares = ratios / mixed
+        value += float(np.log(mixed, out=mixed).sum())
+        gradient += shares.sum(1)
+        curvature += shares @ shares.T
     return QuadraticModel(population, value, gradient, curvature)
 
 
@@ -154,6 +152,7 @@ class Maximum(NamedTuple):
         return self.model.value
 
 
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")  # L is −∞ where π excludes a row
 def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray, fixed: int | None = None) -> Maximum:
     """Return the maximum over the simplex, by Newton's method, with the coordinate `fixed` kept at its start.
 
