@@ -40,7 +40,7 @@ def ours(**options: Any) -> Method:
         _, _, labels, target, held = draw
         equal = np.full(target.shape[1], 1 / target.shape[1])
         pair = None if options.get("calibration") == "assumed" else (held, labels)
-        return estimate_prevalence(target, equal, held_out=pair, region=None, **options).population.numpy()
+        return estimate_prevalence(target, equal, held_out=pair, region=None, **options).population
 
     return call
 

@@ -55,7 +55,6 @@ from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, L
 from rightloss.inference.posterior import Posterior, posterior_of
 from rightloss.inference.target import LogPosterior
 from rightloss.predictive import retarget_interval
-from rightloss.sklearn import InformationGainClassifier
 
 X = inputs().double()
 each_kind = pytest.mark.parametrize("kind", DISTRIBUTIONS)
@@ -459,6 +458,8 @@ class TestAnUncertainPrevalence:
     @pytest.mark.long
     def test_its_intercept_is_as_uncertain_as_the_classifiers(self) -> None:
         """Which knows that the class counts are fixed by design: a difference of 1/n₀ + 1/n₁ in the variance."""
+        from rightloss.sklearn import InformationGainClassifier
+
         x, y = CASE_CONTROL.data
         classifier = InformationGainClassifier(population=SURVEY, penalty=None).fit(x.numpy(), y.numpy())
         error = classifier.summary().frame.loc["intercept", "std_err"]

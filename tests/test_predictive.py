@@ -97,7 +97,7 @@ class TestPredictive:
 
     def test_bad_input_is_refused(self) -> None:
         posterior = posterior_of_net()
-        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")  # type: ignore[arg-type]
+        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
         assert_refused(lambda: predictive(posterior, X, 0.3), "`population`")
         assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be a whole number of at least 1, but got 0")

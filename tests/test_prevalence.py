@@ -149,6 +149,12 @@ class TestWhatItHolds:
         once = frequencies(population(5, seed).astype(np.float32), "population")
         assert frequencies(once, "population").tolist() == once.tolist()
 
+    def test_a_class_that_is_never_labelled_has_an_infinite_weight(self) -> None:
+        found = Prevalence.positive_unlabelled(0.25, labelled=0)
+        assert found.sampling.tolist() == [1, 0]
+        assert found.weights.tolist() == [0.75, INF]
+        assert found.log_weights.tolist() == [math.log(0.75), INF]
+
     def test_a_repr_says_what_it_is_and_shortens_long_lists(self) -> None:
         assert repr(Prevalence.binary(0.001)) == "Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])"
         assert "evidence=1.5, concentration=[0.5, 3, 40]" in repr(PREVALENCES["dirichlet"])
@@ -359,22 +365,23 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a class that does not occur": (lambda: Prevalence([1.0, 0.0]), r"it is 0 for \[1\]: drop the class"),
     "a class never sampled": (lambda: Prevalence(LIST, [0.0, 1.0]), r"it is 0 for \[0\]: .*never sampled"),
     "a number for a list": (lambda: Prevalence(0.1), r"but got shape \(\): .*Prevalence.binary"),
-    "a nested list": (lambda: Prevalence([[0.9, 0.1]]), r"but got shape \(1, 2\): "),  # type: ignore[list-item]
-    "a ragged list": (lambda: Prevalence([[0.9], [0.1, 0.0]]), "to be numbers"),  # type: ignore[list-item]
+    "a nested list": (lambda: Prevalence([[0.9, 0.1]]), r"but got shape \(1, 2\): "),
+    "a ragged list": (lambda: Prevalence([[0.9], [0.1, 0.0]]), "to be numbers"),
     "a matrix": (lambda: Prevalence(np.eye(2)), r"but got shape \(2, 2\): "),
-    "words": (lambda: Prevalence(["rare", "common"]), "to be numbers, but got list of dtype <U6: give"),  # type: ignore[list-item]
+    "words": (lambda: Prevalence(["rare", "common"]), "to be numbers, but got list of dtype <U6: give"),
     "nothing": (lambda: Prevalence(None), "to be numbers, but got None"),  # type: ignore[arg-type]
     "certainty": (lambda: Prevalence.binary(0), "`population` .*strictly between 0 and 1, but got 0"),
     "a rate of NaN": (lambda: Prevalence.binary(NAN), "between 0 and 1, but got nan"),
     "a list for a rate": (lambda: Prevalence.binary(LIST), r"one number.* but got \[0.9, 0.1\]: "),  # type: ignore[arg-type]
     # evidence
-    "negative evidence": (lambda: Prevalence(LIST, evidence=-1.0), "`evidence` .*≥ 0, but got -1.0: "),
-    "evidence of NaN": (lambda: Prevalence(LIST, evidence=NAN), "`evidence` .*≥ 0, but got nan"),
+    "negative evidence": (lambda: Prevalence(LIST, evidence=-1.0), "`evidence` .*from 0 up, but got -1.0: "),
+    "evidence of NaN": (lambda: Prevalence(LIST, evidence=NAN), "`evidence` .*from 0 up, but got nan"),
     "infinite evidence": (lambda: Prevalence(LIST, evidence=INF), "`evidence` .*finite.* but got inf"),
     "evidence in words": (lambda: Prevalence(LIST, evidence="1"), "`evidence` .*but got '1'"),  # type: ignore[arg-type]
     "evidence of a beta": (lambda: Prevalence.beta(1.0, 2.0, evidence=-1.0), "`evidence`"),
     "evidence of a density": (lambda: ContinuousPrevalence(KNOWN, evidence=-1.0), "`evidence` .*but got -1"),
     "NaN evidence of a density": (lambda: ContinuousPrevalence(KNOWN, evidence=NAN), "`evidence` .*but got nan"),
+    "a third class that is labelled": (lambda: Prevalence.positive_unlabelled(0.1, 2), "`labelled` to be 0 or 1, but got 2"),
     # labels
     "a label too high": (lambda: Prevalence.from_labels([0, 1, 2], LIST), r"labels in 0\.\.1, but got 0\.\.2: "),
     "a label too low": (lambda: Prevalence.from_labels([0, 1, -1], LIST), r"labels in 0\.\.1, but got -1\.\.1: "),
@@ -388,7 +395,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "labels in words": (lambda: Prevalence.from_labels(pd.Series(["ill", "well"]), 0.1), r"y\.map\(\{'ill': 0, 'well': 1\}\)"),
     "complex labels": (lambda: Prevalence.from_labels(np.array([0j, 1j]), 0.1), "complex128: number the classes"),
-    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "to be numbers, but got list of dtype complex128"),  # type: ignore[list-item]
+    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "to be numbers, but got list of dtype complex128"),
     "a complex number": (lambda: Prevalence.binary(np.array(0.5 + 0j)), "one number"),  # type: ignore[arg-type]
     "float labels": (lambda: Prevalence.from_labels([0.0, 1.0], LIST), r"int labels.*float64 of shape \(2,\): "),
     "words for labels": (lambda: Prevalence.from_labels(["a", "b"], LIST), "to be numbers.*number the classes from 0"),

@@ -41,7 +41,6 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
-from rightloss.boosting import BoostingClassifier
 from rightloss.predictive import retarget
 from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier, prevalence_scorer
 from rightloss.sklearn.training_mix import resamples, training_mix
@@ -194,7 +193,7 @@ def test_sample_weights_and_class_weights_act_together_as_the_classifier_has_it(
 
 # Classifiers that predict at their own population, wherever they are.
 MOVED: dict[str, Callable[[], Any]] = {
-    "boosting": lambda: BoostingClassifier(0.02, n_estimators=2, n_jobs=1),
+    "corrected": lambda: PrevalenceCorrectedClassifier(linear(), 0.02, method="closed_form"),
     "bagging": lambda: BaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
     "threshold": lambda: FixedThresholdClassifier(InformationGainClassifier(0.02)),
     "tuned threshold": lambda: TunedThresholdClassifierCV(InformationGainClassifier(0.02), cv=2),
@@ -205,7 +204,7 @@ MOVED: dict[str, Callable[[], Any]] = {
     "stacking": lambda: StackingClassifier([("a", linear())], InformationGainClassifier(0.02), cv=2),
     "one against rest": lambda: OneVsRestClassifier(InformationGainClassifier(0.02)),
     "balanced bagging": lambda: BalancedBaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
-    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["boosting"](), 2))),
+    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["corrected"](), 2))),
 }
 
 

@@ -381,7 +381,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "unknown kind": edited(lambda facts: facts["columns"][0].update(kind="code")),
     "unknown family": edited(lambda facts: facts.update(family="os.system")),
     "file outside": edited(lambda facts: facts["files"].update({"../secret": "x"})),
-    "calibration missing": edited(lambda facts: facts.update(correction="affine")),
+    "unknown correction": edited(lambda facts: facts.update(correction="os.system")),
     "comparison without figures": edited(lambda facts: facts.update(comparison=[{"candidate": "x"}])),
     "finding of another form": edited(lambda facts: facts.update(findings=[{"level": "x"}])),
     "positive unknown": edited(lambda facts: facts.update(positive="maybe")),

@@ -273,8 +273,8 @@ class PrevalenceLayer(nn.Module):
 
 def _log_frequencies(population: np.ndarray, prevalence: Prevalence | MultilabelPrevalence) -> Tensor:
     """Return log π `(K,)`, and for L findings those of absent and present, `(2, L)`."""
-    present = np.log(population)
-    return tensor_of(present if isinstance(prevalence, Prevalence) else np.stack([np.log1p(-population), present]))
+    pi = tensor_of(population)
+    return pi.log() if isinstance(prevalence, Prevalence) else torch.stack([torch.log1p(-pi), pi.log()])
 
 
 def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:

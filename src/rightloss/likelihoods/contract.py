@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from ..prevalence import AnyPrevalence, Prevalence

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..likelihoods import Likelihood
 from ..arrays import rows_of
+from ..likelihoods import Likelihood
 from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
 from ..prevalence import ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
 from ..tensors import tensor_of

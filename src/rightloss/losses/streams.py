@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..likelihoods import Likelihood
 from ..arrays import rows_of
+from ..likelihoods import Likelihood
 from ..marginals import (
     MarginalState,
     MinibatchEstimate,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Numbers, array_of, is_tensor, random_generator
+from ..arrays import Numbers, array_of, checked_choice, checked_number, is_tensor, random_generator
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -53,10 +53,10 @@ class Prevalence:
 
     __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
 
+    _concentration: np.ndarray | None
+    _evidence: float
     _population: np.ndarray
     _sampling: np.ndarray
-    _evidence: float
-    _concentration: np.ndarray | None
     _unknown: bool
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
@@ -64,19 +64,10 @@ class Prevalence:
         rho = np.full(len(pi), 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
         self._assign(pi, rho, _kappa(evidence), None)
 
-    def _assign(
-        self,
-        population: Any,
-        sampling: Any,
-        evidence: float,
-        concentration: Any,
-        unknown: bool = False,
-    ) -> None:
-        object.__setattr__(self, "_population", _read_only(population))
-        object.__setattr__(self, "_sampling", _read_only(sampling))
-        object.__setattr__(self, "_evidence", evidence)
-        object.__setattr__(self, "_concentration", None if concentration is None else _read_only(concentration))
-        object.__setattr__(self, "_unknown", unknown)
+    def _assign(self, population: Any, sampling: Any, evidence: float, concentration: Any, unknown: bool = False) -> None:
+        alpha, pi, rho = (None if each is None else _read_only(each) for each in (concentration, population, sampling))
+        for name, value in zip(self.__slots__, (alpha, evidence, pi, rho, unknown), strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A Prevalence cannot be changed: make a new one instead of setting `{name}`.")
@@ -164,9 +155,7 @@ class Prevalence:
             population: the frequency of class 1.
             labelled: the class that is labelled.
         """
-        if labelled not in (0, 1):
-            raise ValueError(f"Expected `labelled` to be 0 or 1, but got {labelled!r}: there are two classes.")
-        sampling = np.eye(2)[int(labelled)]
+        sampling = np.eye(2)[checked_choice(labelled, "labelled", (0, 1), "there are two classes")]
         return _rebuild(_pair(population, "population"), sampling, 1.0, None)
 
     @staticmethod
@@ -270,13 +259,14 @@ class Prevalence:
 
     @property
     def weights(self) -> np.ndarray:
-        """β = π/ρ (K,): the importance weight of each class."""
-        return self.population / self._sampling
+        """β = π/ρ (K,): the importance weight of each class; ∞ for one that is never sampled."""
+        with np.errstate(divide="ignore"):
+            return self.population / self._sampling
 
     @property
     def log_weights(self) -> np.ndarray:
         """log β (K,)."""
-        return np.log(self.population) - np.log(self._sampling)
+        return np.log(self.weights)
 
     @property
     def num_classes(self) -> int:
@@ -331,21 +321,17 @@ class Prevalence:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        alpha = None if self._concentration is None else tuple(self._concentration.tolist())
-        return tuple(self._population.tolist()), tuple(self._sampling.tolist()), self._evidence, alpha, self._unknown
+        arrays = (self._population, self._sampling, self._concentration)
+        return *(None if each is None else tuple(each.tolist()) for each in arrays), self._evidence, self._unknown
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._population, self._sampling, self._evidence, self._concentration, self._unknown)
 
     def __repr__(self) -> str:
-        def show(values: np.ndarray) -> str:
-            numbers = [f"{value:.4g}" for value in values[:6].tolist()]
-            return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
-
         name = "start" if self._unknown else "population"
-        parts = [f"{name}={show(self._population)}", f"sampling={show(self._sampling)}"]
+        parts = [f"{name}={shown(self._population)}", f"sampling={shown(self._sampling)}"]
         parts += [f"evidence={self._evidence:g}"] if self._evidence != 1.0 else []
-        parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
+        parts += [f"concentration={shown(self._concentration)}"] if self._concentration is not None else []
         return f"Prevalence{'.unknown' * self._unknown}({', '.join(parts)})"
 
 
@@ -520,13 +506,14 @@ def mix_of_every_class(
     return mix
 
 
+def shown(values: np.ndarray) -> str:
+    """Return the first frequencies, to print."""
+    return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
+
+
 def _kappa(evidence: Any) -> float:
-    if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
-        raise ValueError(
-            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 1 is a known prevalence, 0 the paper's; "
-            "a larger number ties the mean prediction more firmly to the population."
-        )
-    return float(evidence)
+    remedy = "1 is a known prevalence, 0 the paper's; a larger number ties the mean prediction more firmly to the population"
+    return checked_number(evidence, "evidence", 0.0, remedy=remedy)
 
 
 def _is_number(value: Any) -> bool:

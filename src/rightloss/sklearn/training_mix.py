@@ -21,8 +21,6 @@ from sklearn.pipeline import Pipeline
 from sklearn.svm import SVC, NuSVC
 from sklearn.utils.class_weight import compute_class_weight
 
-from ..prevalence import Prevalence
-
 _REMEDY = "say at which mix of classes its probabilities hold, `sampling=`, or calibrate, method='affine'"
 _RANDOM = ("RandomUnderSampler", "RandomOverSampler")  # samplers of imbalanced-learn that choose rows only by label
 
@@ -106,8 +104,7 @@ def own_population(estimator: Any) -> np.ndarray | None:
     if isinstance(estimator, CalibratedClassifierCV):
         return None
     if hasattr(estimator, "population_"):
-        given = estimator.population_
-        return np.asarray(given.population if isinstance(given, Prevalence) else given, dtype=float)
+        return np.asarray(estimator.population_, dtype=float)
     found = [own_population(each) for each in _fitted_inside(estimator)]
     known = [each for each in found if each is not None]
     return np.mean(known, axis=0) if known and len(known) == len(found) else None
