@@ -46,7 +46,8 @@ def maximise(data: HeldOut, kind: str, shrink: float | int) -> tuple[np.ndarray,
     if shrink == 0 and (slopes.max() > _STEEPEST or found.at.value * total < _CERTAIN):
         raise ValueError(
             "Expected predictions and labels that can be calibrated, but the predictions separate the held-out labels "
-            "perfectly, so that the likelihood has no maximum: use more held-out examples, or shrink=1."
+            "perfectly, so that the likelihood has no maximum: use more held-out examples, or "
+            "shrink=1; an estimate of the prevalence also takes calibration='mean'."
         )
     return np.where(slopes > _NONE, slopes, 0.0), biases - biases.mean()
 

@@ -217,6 +217,8 @@ def _from_predictions(
     each: Each = map,
 ) -> Labelled:
     """Read the columns `p_…` of a file, as predictions at the given population."""
+    import numpy as np
+
     from ..tabular.labels import Labels, matching_label, population_of
 
     if (path / "model.json").is_file():
@@ -235,7 +237,7 @@ def _from_predictions(
     wanted = {name: names[name] for name in dict.fromkeys([*columns, target, group or target])}
     rows = chunks(each, PredictionRows(table, wanted, target, classes, group), table)
     (log_probs, codes, groups), _ = _collected(rows, table, target, classes)
-    even = [1 / len(classes)] * len(classes)
+    even = np.full(len(classes), 1 / len(classes))
     prevalence = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even)
     return Labelled(log_probs, codes, classes, prevalence, groups)
 
@@ -247,23 +249,25 @@ def _collected(
     import numpy as np
 
     log_probs, codes = np.empty((table.rows, len(classes))), np.empty(table.rows, dtype=np.int64)
-    groups, numbers, odd, start = np.empty(table.rows, dtype=np.int64), dict[Any, int](), list[OddCells](), 0
-    given = None
+    groups, start, odd = None, 0, []
+    numbers: dict[Any, int] = {}
     for chunk in chunks:
-        rows, given = slice(start, start + chunk.rows), chunk.groups
-        log_probs[rows], codes[rows], start = chunk.log_probs, chunk.codes, start + chunk.rows
+        rows = slice(start, start + chunk.rows)
+        log_probs[rows], codes[rows], start = chunk.log_probs, chunk.codes, rows.stop
         odd.append(chunk.odd)
-        if given is not None:
-            places = [numbers.setdefault(name, len(numbers)) for name in given[1]]
-            groups[rows] = np.array([*places, -1])[given[0]]
+        if chunk.groups is not None:
+            groups = np.empty(table.rows, dtype=np.int64) if groups is None else groups
+            places = [numbers.setdefault(name, len(numbers)) for name in chunk.groups[1]]
+            groups[rows] = np.array([*places, -1])[chunk.groups[0]]
     if codes.max() < 0:
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
     without = int((codes < 0).sum())
     if without:
         warnings.warn(f"column {target!r}: {without:,} rows have no label and are left out", UserWarning, stacklevel=2)
-    missing = groups < 0
-    groups[missing] = len(numbers) + missing[missing].cumsum()  # each a group of its own
-    return (log_probs, codes, None if given is None else groups), odd
+    if groups is not None:
+        missing = groups < 0
+        groups[missing] = len(numbers) + np.arange(missing.sum())  # each a group of its own
+    return (log_probs, codes, groups), odd
 
 
 def _require(columns: Sequence[str], target: str, group: str | None) -> None:

@@ -43,8 +43,8 @@ _SMALLEST = 1e-6  # frequency of an unseen class in the next command
 Calibration = Annotated[
     str | None,
     typer.Option(
-        help="How held-out rows calibrate the predictions: bias-corrected, vector, temperature or mean (not at all).",
-        show_default="bias-corrected",
+        help="How held-out rows calibrate the predictions: affine, beta, temperature or mean (not at all).",
+        show_default="affine",
         metavar="KIND",
     ),
 ]

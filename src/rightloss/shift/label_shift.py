@@ -218,11 +218,12 @@ def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
 def _binned(target: np.ndarray, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
     size = target.shape[1]
-    both = np.concatenate([target, data.log_probs])
+    both = (target, data.log_probs)
     # of two classes, the probability of the other ranks confident predictions without rounding
-    score, predicted = -both.min(1) if size == 2 else both.max(1), both.argmax(1)
-    kind = np.concatenate([np.full(len(target), size), data.labels])  # the target's rows are one more column
-    bins, first = np.zeros(len(both), dtype=np.int64), 0
+    score = np.concatenate([-each.min(1) if size == 2 else each.max(1) for each in both])
+    predicted = np.concatenate([each.argmax(1).astype(np.int16) for each in both])
+    kind = np.concatenate([np.full(len(target), size, np.int16), data.labels.astype(np.int16)])  # the target is one more column
+    bins, first = np.zeros(len(score), dtype=np.int32), 0
     for k in np.unique(predicted):
         rows = predicted == k
         edges = _edges(score[rows], kind[rows] == size)
