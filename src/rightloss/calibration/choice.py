@@ -22,10 +22,15 @@ _ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding
 def expected_gain(values: np.ndarray, data: HeldOut, population: np.ndarray) -> tuple[float, float]:
     """Return Σ_k π_k avg_{n: y_n = k} v_n and its standard error, with class k's variance divided by its rows, by weight.
 
-    With v_n = log p(y_n|x_n) it is the expected log-likelihood at π; with a difference of two it is a paired comparison.
+    With v_n = log p(y_n|x_n) it is the expected log-likelihood at π; with a difference of two it is a paired comparison. The
+    rows of a group count as one draw.
     """
     mass, counts = data.mass, data.counts
     means = np.bincount(data.labels, mass * values) / counts
+    if data.groups is not None:
+        shares = (population / np.sqrt(counts * np.maximum(counts - 1, 1)))[data.labels]
+        moves = np.bincount(data.groups, shares * mass * (values - means[data.labels]))
+        return float(population @ means), float(np.linalg.norm(moves))
     squares = np.bincount(data.labels, mass * (values - means[data.labels]) ** 2) / counts
     return float(population @ means), float(np.sqrt(population**2 @ (squares / np.maximum(counts - 1, 1))))
 
