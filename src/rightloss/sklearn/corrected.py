@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection._search import BaseSearchCV
@@ -39,7 +38,7 @@ from ..shift import estimate_prevalence, label_shift_test
 from . import folds
 from .folds import GivenRows, OutOfFold, Split
 from .population import Population, by_class, class_prevalence
-from .training_mix import TrainingMix, resamples, training_mix
+from .training_mix import TrainingMix, is_a, resamples, training_mix
 from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
@@ -525,7 +524,7 @@ def _name_of_argument(estimator: Any, name: str) -> str | None:
     """Return the name by which the classifier's `fit` accepts weights or groups; None if it does not."""
     if has_fit_parameter(estimator, name):
         return name
-    if isinstance(estimator, VotingClassifier | StackingClassifier):
+    if is_a(estimator, "VotingClassifier", "StackingClassifier"):
         return name if name == "sample_weight" else None
     if isinstance(estimator, BaseSearchCV):
         return name if name == "groups" else _name_of_argument(estimator.estimator, name)
