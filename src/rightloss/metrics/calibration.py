@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.special import expit, logit
 
-from ..arrays import checked_level, random_generator
+from ..arrays import checked_choice, checked_level, random_generator
 from ..solve import Quadratic, intercepts_for_mean, minimise
 from .one_vs_rest import Array, log_odds, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int
@@ -72,6 +72,7 @@ def reliability_curve(
     prevalence: Mix,
     bins: int = 15,
     positive: int | None = None,
+    width: Literal["equal-mass", "equal-width"] = "equal-mass",
     level: float = 0.95,
     generator: Any = None,
     groups: Numbers | None = None,
@@ -86,8 +87,10 @@ def reliability_curve(
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        bins: the number of bins, with the same fraction of the population in each as far as ties allow.
+        bins: the number of bins.
         positive: the class; 1 where there are two.
+        width: "equal-mass", the same fraction of the population in each bin as far as ties allow, or "equal-width"; a
+            probability at an edge is in the upper bin.
         level: coverage of the limits.
         generator: random numbers for the limits; with a fixed seed by default.
         groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
@@ -102,11 +105,13 @@ def reliability_curve(
         ([0.1, 0.8], [0.143, 0.333])
     """
     level, bins, stream = checked_level(level), checked_int(bins, "bins", 1), random_generator(generator)
+    even = checked_choice(width, "width", ("equal-mass", "equal-width")) == "equal-mass"
     found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
     weights = found.sample.population_weights
     mass = np.bincount(found.place, weights)
-    below = (mass.cumsum() - mass / 2)[found.place]  # the share of lower predictions, plus half of that of equal ones
-    _, index = np.unique(np.minimum((below * bins).astype(np.int64), bins - 1), return_inverse=True)
+    # of lower predictions, plus half of that of equal ones
+    share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
+    _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
     weight = np.bincount(index, weights)
     predicted = np.bincount(index, weights * found.probability) / weight
 

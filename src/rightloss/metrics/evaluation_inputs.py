@@ -64,6 +64,7 @@ class EvaluationInputs:
         return self.statistics.spec
 
 
+@np.errstate(all="ignore")  # what divides by 0 is reported as undefined
 def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
     """Return the statistics of a sample, and the values of all defined figures, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)

@@ -1,7 +1,7 @@
 """Predictive values by prevalence, net benefit by threshold, and operating points.
 
-Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds; with an
-aim, such as a recall or a number of alarms → threshold → `OperatingPoint`: rates and people per day, each with an interval.
+Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds; with
+an aim, such as a recall or a number of alarms → threshold → `OperatingPoint`: rates and people per day, each with an interval.
 """
 
 from __future__ import annotations
