@@ -372,15 +372,6 @@ class TestAbsentClasses:
                 assert deviance == pytest.approx(norm.ppf(0.975) ** 2, rel=1e-6)
         assert at_0 > 0
 
-    def test_the_prior_counts_in_the_resulting_prevalence(self) -> None:
-        table = exact(drawn(mix(0.9, 0.1), 500, 11)[0], equal(2))
-        found = estimate_prevalence(table, 0.5, prior=[1e6, 11])
-        handed = found.prevalence()
-        assert float(handed.population[1]) == pytest.approx(float(found.population[1]), rel=1e-6)
-        assert float(found.population[1]) < 2e-5
-        none = estimate_prevalence(table, 0.5, prior=[1e6, 1]).prevalence()
-        assert 0 < float(none.population[1]) < 2e-6
-
 
 class TestNothingKnown:
     def test_one_row_leaves_everything_open(self) -> None:
