@@ -29,7 +29,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import torch
 from report import ROOT
 from stream_likelihood import Draws, GaussianClasses, empirical_estimate, logit_adjusted, stream_estimate
 
@@ -175,7 +174,6 @@ def main() -> None:
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan()
     plan = plan if options.draws is None else Plan(**{**vars(plan), "draws": options.draws})
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore", LabelShiftWarning)
     name = "unlabelled_efficiency_quick" if options.quick else "unlabelled_efficiency"
     store = ROOT / "benchmarks/out" / f"{name}{'_intervals' if options.intervals else ''}.csv"

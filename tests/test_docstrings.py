@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from without_torch import HAS_TORCH
 
-MODULES = ["prevalence", "predictive", "calibration", "shift", "metrics", "check", "sklearn", "boosting", "tabular"]
+MODULES = ["predictive", "calibration", "shift", "metrics", "check", "sklearn", "boosting", "tabular"]
 MODULES += ["", "likelihoods", "inference", "lidc", "lidc.nets", "lidc.ct", "study"] * HAS_TORCH
 
 

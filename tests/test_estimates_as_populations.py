@@ -19,21 +19,20 @@ from rightloss.metrics.sample import as_prevalence
 from rightloss.predictive import retarget
 from rightloss.shift import PrevalenceEstimate, estimate_prevalence
 
-RATE, SEPARATION = 0.1, 0.8
+RATE = 0.1
 
 
 @cache
 def estimated(k: int, rows: int = 600, seed: int = 0) -> PrevalenceEstimate:
     """From predictions stated at even classes, on data with twice as many of each class as of the next."""
-    mix = 0.5 ** np.arange(k)
-    y = stream(seed).choice(k, rows, p=mix / mix.sum())
-    x = stream(seed + 1).normal(size=(rows, k)) + 2 * np.eye(k)[y]
-    return estimate_prevalence(log_softmax(2 * x, 1), [1 / k] * k, calibration="assumed")
+    mix, random = 0.5 ** np.arange(k), stream(seed)
+    x = random.standard_normal((rows, k)) + 2 * np.eye(k)[random.choice(k, rows, p=mix / mix.sum())]
+    return estimate_prevalence(log_softmax(2 * x, axis=1), [1 / k] * k, calibration="assumed")
 
 
 def labelled(k: int) -> tuple[np.ndarray, np.ndarray]:
     y = np.arange(120) % k
-    return log_softmax(2 * (stream(9).normal(size=(120, k)) + np.eye(k)[y]), 1), y
+    return log_softmax(2 * (stream(9).standard_normal((120, k)) + np.eye(k)[y]), axis=1), y
 
 
 def layered(k: int) -> Any:
@@ -72,31 +71,30 @@ def test_an_estimate_counts_as_the_uncertain_prevalence_it_states(use: str, k: i
 
 
 def test_a_class_estimated_at_zero_is_not_ruled_out() -> None:
-    table = log_softmax(np.array([[9.0, -9.0], [0.0, 0.0]]), 1)
-    estimate = estimate_prevalence(np.tile(table[:1], (200, 1)), 0.5, calibration="assumed")
+    table = log_softmax([[9.0, -9.0], [0.0, 0.0]], axis=1)
+    estimate = estimate_prevalence(np.repeat(table[:1], 200, 0), 0.5, calibration="assumed")
     assert estimate.population[1] == 0
     moved = retarget(table, 0.5, estimate)
     assert np.isfinite(moved).all()
     assert np.exp(moved[1, 1]) < 0.02
 
 
-def two_normals(ill: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """True log-probabilities of people whose x is N(±μ, 1)."""
-    x = rng.normal(size=len(ill)) + (2 * ill - 1) * SEPARATION
-    odds = math.log(RATE / (1 - RATE)) + 2 * SEPARATION * x
-    return log_expit(np.stack([-odds, odds], 1))
-
-
 @pytest.mark.long
 def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure_vary() -> None:
     """PPV of a large labelled sample, at estimates from 300 sets of 400 unlabelled people each."""
-    y, rng, at = np.arange(2).repeat(20_000), stream(4), []
-    table = two_normals(y, stream(3))
+    random, at = stream(4), []
+
+    def predicted(sick: np.ndarray) -> np.ndarray:
+        """Return exact predictions of one normal feature, 2 apart."""
+        odds = 2 * random.normal(2.0 * sick - 1) + math.log(RATE / (1 - RATE))
+        return np.stack([log_expit(-odds), log_expit(odds)], 1)
+
+    y = (random.random(20_000) < RATE).astype(int)
+    table = predicted(y)
     rates = metrics.evaluate(table, y, RATE, threshold=0.2, intervals=None)
     t, f = rates.tpr.value, 1 - rates.tnr.value
     for _ in range(300):
-        ill = (rng.random(400) < RATE).astype(int)
-        at.append(estimate_prevalence(two_normals(ill, rng), RATE, calibration="assumed"))
+        at.append(estimate_prevalence(predicted(random.random(400) < RATE), RATE, calibration="assumed"))
     spread = np.std([float(e.population[1]) * t / (float(e.population[1]) * t + float(e.population[0]) * f) for e in at])
     widths = []
     for estimate in at[:10]:
@@ -111,9 +109,12 @@ def test_an_estimate_in_the_place_of_two_mixes_is_refused_with_the_remedy() -> N
     assert_refused(lambda: rl.undo_sampling(table, sampling=estimated(2), labels=[0, 1]), r"write `estimate\.sampling`")  # type: ignore[arg-type]
 
 
-def test_a_layer_and_its_prevalence_are_told_from_an_estimate() -> None:
-    torch, table = pytest.importorskip("torch"), labelled(2)[0]
+def test_a_layer_is_trained_for_no_estimate() -> None:
+    torch = pytest.importorskip("torch")
     layer: Any = rl.PrevalenceLayer
     assert_refused(lambda: layer(torch.nn.Identity(), estimated(2)), "trained for, and the estimate to `predict")
-    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
-    assert_refused(lambda: retarget(table, 0.5, layered(2)), "`to` to be numbers")
+
+
+def test_an_object_that_holds_a_prevalence_is_not_an_estimate() -> None:
+    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")  # type: ignore[arg-type]
+    assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")  # type: ignore[arg-type]

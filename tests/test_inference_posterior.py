@@ -501,7 +501,7 @@ class TestAnUncertainPrevalence:
             assert [each for each, value in spread.items() if bool((value > 0).any())] == ([name] if name else [])
             limits = found.predict(torch.zeros(1, 1).double(), level=0.9)
             width = torch.logit(limits.high) - torch.logit(limits.low)
-            survey = torch.logit(SURVEY.sample(20_000, generator(1))[:, 1])
+            survey = torch.logit(torch.tensor(SURVEY.sample(20_000, generator(1))[:, 1]))
             assert float(width[0, 1]) == pytest.approx(float(survey.quantile(0.95) - survey.quantile(0.05)), rel=0.1)
 
     @pytest.mark.long

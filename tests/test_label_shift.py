@@ -22,11 +22,11 @@ from scipy.optimize import minimize
 from scipy.special import softmax, xlogy
 from scipy.stats import chi2, chisquare, kstest
 
+from rightloss.calibration.held_out import HeldOut
 from rightloss.shift import (
     LabelShiftWarning,
     label_shift_test,
 )
-from rightloss.calibration.held_out import HeldOut
 from rightloss.shift.label_shift import _binned
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")

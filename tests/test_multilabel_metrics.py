@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from members import assert_refused, generator, unchecked_types
-from torch import Tensor, nn
+from draws import assert_refused, stream, unchecked_types
+from torch import np.ndarray, nn
 from torch.nn.functional import logsigmoid
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
@@ -38,18 +37,18 @@ PREVALENCE = rl.Prevalence.multilabel(dict(zip(NAMES, RATES, strict=True)), samp
 SINGLE = {"binary": rl.Prevalence.binary(0.1), "classes": rl.Prevalence([0.3, 0.3, 0.4])}
 
 
-def findings(n: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
+def findings(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Logits `(n, 3)` that are right where half of the rows have each finding, and labels, a tenth of them unread."""
-    random = generator(seed)
-    y = (torch.rand(n, 3, generator=random) < 0.5).double()
-    logits = torch.randn(n, 3, generator=random).double() + 2 * y - 1
-    return 2 * logits, y.masked_fill(torch.rand(n, 3, generator=random) < 0.1, math.nan)
+    random = stream(seed)
+    y = (random.random((n, 3)) < 0.5).astype(float)
+    logits = random.normal(size=(n, 3)).astype(float) + 2 * y - 1
+    return 2 * logits, y.masked_fill(random.random((n, 3)) < 0.1, math.nan)
 
 
-def read_rows(log_probs: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+def read_rows(log_probs: np.ndarray, y: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The two columns of a finding, its class numbers, and which rows they are: those that were read."""
     read = ~y[:, number].isnan()
-    return finding_tables(log_probs, 3)[read][:, :, number], y[read, number].long(), read
+    return finding_tables(log_probs, 3)[read][:, :, number], y[read, number].astype(int), read
 
 
 def same(a: object, b: object) -> bool:
@@ -73,7 +72,7 @@ def test_evaluate_is_that_of_each_finding_over_the_rows_that_were_read(intervals
     for number, name in enumerate(NAMES):
         table, labels, read = read_rows(log_probs, y, number)
         options = {"threshold": thresholds[name], "intervals": intervals, "draws": 100}
-        alone = evaluate(table, labels, RATES[number], groups=groups[read.numpy()], **options)  # type: ignore[call-overload]
+        alone = evaluate(table, labels, RATES[number], groups=groups[read], **options)  # type: ignore[call-overload]
         assert same(found[name].to_dict(), alone.to_dict())
         assert found[name].num_examples == alone.num_examples
 
@@ -112,7 +111,7 @@ def test_columns_of_data_frames_are_found_by_name() -> None:
     logits, y = findings()
     log_probs = logsigmoid(logits)
     expected = evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict()
-    frames = [pd.DataFrame(each.numpy(), columns=NAMES)[NAMES[::-1]] for each in (log_probs, y)]
+    frames = [pd.DataFrame(each, columns=NAMES)[NAMES[::-1]] for each in (log_probs, y)]
     assert same(evaluate(frames[0], frames[1], PREVALENCE, intervals=None).to_dict(), expected)
     checked = rl.check(lambda x: log_probs, (logits, frames[1]), PREVALENCE)
     assert same(checked.to_dict(), rl.check(log_probs, y, PREVALENCE).to_dict())
@@ -125,7 +124,7 @@ def test_labels_between_0_and_1_are_votes() -> None:
     log_probs, soft = logsigmoid(logits), (0.8 * y + 0.1)
     found = evaluate(log_probs, soft, PREVALENCE, intervals=None)
     table, _, read = read_rows(log_probs, y, 0)
-    votes = torch.stack([1 - soft[read, 0], soft[read, 0]], 1)
+    votes = np.stack([1 - soft[read, 0], soft[read, 0]], 1)
     assert same(found["mass"].to_dict(), evaluate(table, votes, 0.3, intervals=None).to_dict())
 
 
@@ -133,7 +132,7 @@ def test_labels_between_0_and_1_are_votes() -> None:
 def test_the_printed_table_names_every_finding_and_escapes_it() -> None:
     logits, y = findings()
     y[8:, 2] = math.nan
-    y[:8, 2] = torch.tensor([0.0, 1.0]).repeat(4)
+    y[:8, 2] = np.array([0.0, 1.0]).repeat(4)
     results: list[ByFinding[Any]] = [
         evaluate(logsigmoid(logits), y, PREVALENCE, intervals="analytic"),
         estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration="assumed"),
@@ -181,12 +180,12 @@ def test_streams_of_several_findings_are_read_again_for_each(tmp_path: object) -
     log_probs = logsigmoid(logits)
     whole = estimate_prevalence(log_probs, PREVALENCE, calibration="assumed")
     mapped = np.memmap(f"{tmp_path}/log_probs", np.float64, "w+", shape=(300, 3))
-    mapped[:] = log_probs.numpy()
+    mapped[:] = log_probs
     parts = [log_probs[:100], log_probs[100:]]
     for stream in (parts, lambda: iter(parts), DataLoader(TensorDataset(log_probs), batch_size=70), mapped):
         found = estimate_prevalence(stream, PREVALENCE, calibration="assumed")
         for name in NAMES:
-            assert torch.allclose(found[name].population, whole[name].population, rtol=1e-9)
+            assert np.allclose(found[name].population, whole[name].population, rtol=1e-9)
             assert found[name].rows == 300
     with pytest.raises(ValueError, match="used up after one pass"):
         estimate_prevalence(iter(parts), PREVALENCE)
@@ -223,7 +222,7 @@ def test_rates_estimates_and_uncertain_prevalences_by_name_are_prevalences_of_fi
 def test_label_shift_is_tested_finding_by_finding() -> None:
     logits, y = findings(2000)
     log_probs = logsigmoid(logits)
-    there = log_probs.clone()
+    there = log_probs.copy()
     there[:, 1] = logsigmoid(2 * logits[:, 1])  # not the same p(x|y)
     with pytest.warns(LabelShiftWarning, match="^nodule: The target is no mixture"):
         found = label_shift_test(there[:1000], (log_probs[1000:], y[1000:]), dict.fromkeys(NAMES, 0.5))
@@ -301,45 +300,45 @@ def test_one_finding_gives_what_functions_of_classes_take() -> None:
 # B are not those of the population, because half of them have A.
 
 
-def joint_population(n: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def joint_population(n: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """x `(n, 2)` and labels of A and B `(n, 2)`; A also moves the x that shows B."""
-    a = (torch.rand(n, generator=random) < 0.1).double()
-    b = (torch.rand(n, generator=random) < torch.where(a == 1, 0.4, 0.02)).double()
-    noise = torch.randn(n, 2, generator=random).double()
-    return torch.stack([1.5 * a, 1.2 * b + 0.8 * a], 1) + noise, torch.stack([a, b], 1)
+    a = (random.random(n) < 0.1).astype(float)
+    b = (random.random(n) < np.where(a == 1, 0.4, 0.02)).astype(float)
+    noise = random.normal(size=(n, 2)).astype(float)
+    return np.stack([1.5 * a, 1.2 * b + 0.8 * a], 1) + noise, np.stack([a, b], 1)
 
 
-def joint_predictions(x: Tensor) -> Tensor:
+def joint_predictions(x: np.ndarray) -> np.ndarray:
     """The exact log-probabilities of A and of B given x, in the population."""
-    log_p = torch.empty(len(x), 2, 2, dtype=torch.float64)
+    log_p = np.empty(len(x), 2, 2)
     for a, rate in enumerate((0.9, 0.1)):
         for b in (0, 1):
             of_b = (0.02, 0.4)[a]
-            gap = x - torch.tensor([1.5 * a, 1.2 * b + 0.8 * a])
+            gap = x - np.array([1.5 * a, 1.2 * b + 0.8 * a])
             log_p[:, a, b] = math.log(rate * (of_b if b else 1 - of_b)) - gap.square().sum(1) / 2
-    log_p -= torch.logsumexp(log_p, (1, 2), keepdim=True)
-    return torch.stack([log_p[:, 1].logsumexp(1), log_p[:, :, 1].logsumexp(1)], 1)
+    log_p -= torch.logsumexp(log_p, (1, 2), keepdims=True)
+    return np.stack([log_p[:, 1].logsumexp(1), log_p[:, :, 1].logsumexp(1)], 1)
 
 
-def sampled_by_any(n: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def sampled_by_any(n: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Rows of which half have a finding."""
     x, y = joint_population(12 * n, random)
     some = y.any(1)
-    rows = torch.cat([torch.nonzero(some).flatten()[: n // 2], torch.nonzero(~some).flatten()[: n // 2]])
+    rows = np.concatenate([np.flatnonzero(some)[: n // 2], np.flatnonzero(~some)[: n // 2]])
     return x[rows], y[rows]
 
 
 JOINT = {"A": 0.1, "B": 0.1 * 0.4 + 0.9 * 0.02}
 
 
-def joint_prevalence(random: torch.Generator) -> rl.prevalence.MultilabelPrevalence:
+def joint_prevalence(random: np.random.Generator) -> rl.prevalence.MultilabelPrevalence:
     labels = sampled_by_any(20_000, random)[1]
     return rl.Prevalence.from_label_matrix(labels, population=JOINT, sampled_by="any", names=["A", "B"])
 
 
 @pytest.mark.long
 def test_rows_sampled_by_any_finding_give_the_figures_of_the_population() -> None:
-    random = generator(0)
+    random = stream(0)
     prevalence = joint_prevalence(random)
     x, y = joint_population(200_000, random)
     truth = evaluate(joint_predictions(x), y, JOINT, intervals="analytic", threshold=0.1)
@@ -362,21 +361,21 @@ def test_rows_sampled_by_any_finding_give_the_figures_of_the_population() -> Non
 
 @pytest.mark.long
 def test_limits_of_weighted_rows_are_those_of_the_jackknife() -> None:
-    random = generator(1)
+    random = stream(1)
     prevalence = joint_prevalence(random)
     x, y = sampled_by_any(60, random)
     log_probs = joint_predictions(x)
     found = evaluate(log_probs, y, prevalence, intervals="analytic")
     figures = ["mean_prediction", "brier", "expected_log_likelihood", "auc"]
 
-    def values(rows: Tensor) -> list[list[float]]:
+    def values(rows: np.ndarray) -> list[list[float]]:
         with unchecked_types():
             there = evaluate(log_probs[rows], y[rows], prevalence, intervals=None)
         return [[there[name][figure].value for figure in figures] for name in "AB"]
 
-    without = torch.tensor([values(torch.arange(60) != row) for row in range(60)], dtype=torch.float64)
+    without = np.array([values(np.arange(60) != row) for row in range(60)])
     for number, name in enumerate("AB"):
-        variance = torch.zeros(len(figures), dtype=torch.float64)
+        variance = np.zeros(len(figures))
         for label in (0, 1):  # the classes are strata
             own = without[y[:, number] == label, number]
             variance += (len(own) - 1) / len(own) * (own - own.mean(0)).square().sum(0)
@@ -389,14 +388,14 @@ def test_limits_of_weighted_rows_are_those_of_the_jackknife() -> None:
 
 @pytest.mark.long
 def test_limits_of_decisions_of_weighted_rows_are_as_wide_as_their_weighted_variance() -> None:
-    random = generator(2)
+    random = stream(2)
     prevalence = joint_prevalence(random)
     x, y = sampled_by_any(2000, random)
     log_probs = joint_predictions(x)
     found = evaluate(log_probs, y, prevalence, threshold=0.1, intervals="analytic", draws=10_000)["B"].tnr
     absent = y[:, 1] == 0
     assert prevalence.patterns is not None
-    weight, right = prevalence.patterns.of_rows(y)[absent, 1], (log_probs[absent, 1] < math.log(0.1)).double()
+    weight, right = prevalence.patterns.of_rows(y)[absent, 1], (log_probs[absent, 1] < math.log(0.1)).astype(float)
     value = float((weight * right).sum() / weight.sum())
     error = float((weight * (right - value)).square().sum().sqrt() / weight.sum())
     assert found.value == pytest.approx(value)
@@ -405,8 +404,8 @@ def test_limits_of_decisions_of_weighted_rows_are_as_wide_as_their_weighted_vari
 
 @pytest.mark.long
 def test_equal_weights_change_nothing() -> None:
-    x, y = sampled_by_any(400, generator(2))
-    matrix = torch.cat([y, y, y])
+    x, y = sampled_by_any(400, stream(2))
+    matrix = np.concatenate([y, y, y])
     equal = rl.Prevalence.from_label_matrix(matrix, population=matrix, names=["A", "B"])
     assert equal.patterns is not None
     plain = rl.Prevalence.multilabel(dict(zip("AB", equal, strict=True)))
@@ -420,7 +419,7 @@ def test_equal_weights_change_nothing() -> None:
 
 @pytest.mark.long
 def test_rows_of_the_population_are_not_weighted_without_a_word() -> None:
-    random = generator(3)
+    random = stream(3)
     prevalence = joint_prevalence(random)
     x, y = joint_population(2000, random)
     log_probs = joint_predictions(x)
@@ -438,7 +437,7 @@ def test_rows_of_the_population_are_not_weighted_without_a_word() -> None:
 
 
 def test_weights_that_a_function_cannot_use_are_refused() -> None:
-    random = generator(4)
+    random = stream(4)
     prevalence = joint_prevalence(random)
     x, y = sampled_by_any(200, random)
     log_probs = joint_predictions(x)
@@ -449,7 +448,7 @@ def test_weights_that_a_function_cannot_use_are_refused() -> None:
         lambda: one_finding(log_probs, y, prevalence, "A"),
     ):
         assert_refused(call, "findings")
-    y[0] = torch.tensor([0.0, math.nan])
+    y[0] = np.array([0.0, math.nan])
     with pytest.raises(ValueError, match="every finding to be read"):
         evaluate(log_probs, y, prevalence)
 
@@ -460,7 +459,7 @@ def test_weights_that_a_function_cannot_use_are_refused() -> None:
 def test_tables_of_findings_with_a_prevalence_of_classes_are_refused(single: str, kind: str, predictions: str) -> None:
     logits, unread = findings()
     known = unread.nan_to_num(1.0)
-    y = {"float": known, "int": known.long(), "bool": known.bool(), "unread": unread}[kind]
+    y = {"float": known, "int": known.astype(int), "bool": known.bool(), "unread": unread}[kind]
     log_probs = logsigmoid(logits) if predictions == "presence" else logits.log_softmax(1)
     at = SINGLE[single]
     calls = [
@@ -503,11 +502,11 @@ def test_functions_of_one_finding_say_how_to_select_it(prevalence: object) -> No
         (lambda p, y: (p, y[:, :2]), r"shape \(300, 3\).*got \(300, 2\)"),
         (lambda p, y: (p, y[:, 0]), r"got \(300,\)"),
         (lambda p, y: (p, y[:200]), r"got \(200, 3\)"),
-        (lambda p, y: (p.exp(), y), "take the logarithm"),
+        (lambda p, y: (np.exp(p), y), "take the logarithm"),
         (lambda p, y: (p, y * 2), "0 is absent, 1 present"),
-        (lambda p, y: (p, torch.where(y == 1, -1.0, y)), "-1, uncertain"),
-        (lambda p, y: (torch.where(y == 1, math.nan, p), y), "without NaN"),
-        (lambda p, y: (torch.stack([p, p], 1), y), "sum to 1"),
+        (lambda p, y: (p, np.where(y == 1, -1.0, y)), "-1, uncertain"),
+        (lambda p, y: (np.where(y == 1, math.nan, p), y), "without NaN"),
+        (lambda p, y: (np.stack([p, p], 1), y), "sum to 1"),
     ],
 )
 def test_predictions_and_labels_that_are_not_of_these_findings_are_refused(change: object, message: str) -> None:
@@ -520,9 +519,9 @@ def test_predictions_and_labels_that_are_not_of_these_findings_are_refused(chang
 def test_models_that_are_not_of_these_findings_are_refused() -> None:
     logits, y = findings()
     with pytest.raises(ValueError, match="a logit for each of 3 findings"):
-        rl.check(nn.Linear(3, 2).double(), (logits, y), PREVALENCE)
+        rl.check(nn.Linear(3, 2).astype(float), (logits, y), PREVALENCE)
     with pytest.raises(ValueError, match=r"multi-label.*got Categorical"):
-        rl.check(nn.Linear(3, 3).double(), (logits, y), PREVALENCE, likelihood=rl.Categorical(2))
+        rl.check(nn.Linear(3, 3).astype(float), (logits, y), PREVALENCE, likelihood=rl.Categorical(2))
     calibration = rl.shift.fit_calibration(*read_rows(logsigmoid(logits), y, 0)[:2])
     with pytest.raises(ValueError, match="one for all"):
         estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration=calibration)

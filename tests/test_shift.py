@@ -91,25 +91,6 @@ class TestMaximumLikelihood:
         assert bool((np.abs(slope - 1)[found.population > 0] < 1e-6).all())
         assert bool((found.population == 0).any()) or k < 60  # few absent classes may all seem present
 
-    @pytest.mark.parametrize("k", [2, 3])
-    def test_the_prior_is_people_counted_by_class_alone(self, k: int) -> None:
-        rho, counted = population(k, 7), np.arange(1, k + 1) * 7
-        table = exact(drawn(population(k, 8), 200, 9)[0], rho)
-        found = estimate_prevalence(table, rho, prior=1.0 + counted)
-        people = certain(np.repeat(np.arange(k), counted), k)
-        as_rows = estimate_prevalence(np.concatenate([table, people]), rho)
-        np.testing.assert_allclose(found.population, as_rows.population, atol=1e-9, rtol=0)
-        np.testing.assert_allclose(found.low, as_rows.low, atol=1e-6, rtol=0)
-
-    def test_the_posterior_mode_is_that_of_a_grid(self) -> None:
-        rho = np.array([0.6, 0.4])
-        table = exact(drawn(np.array([0.9, 0.1]), 100, 10)[0], rho)
-        grid = np.linspace(1e-6, 1 - 1e-6, 200_001)
-        ratios = (np.exp(table) / rho)
-        value = sum(np.log((1 - grid) * a + grid * b) for a, b in ratios) + 2.5 * np.log(1 - grid) + 1.5 * np.log(grid)
-        found = estimate_prevalence(table, 0.4, prior=[3.5, 2.5], region=None)
-        assert float(found.population[1]) == pytest.approx(grid[value.argmax()], abs=6e-6)
-
     @pytest.mark.parametrize("method", ["em", *LINEAR])
     def test_rows_may_come_in_any_order_and_classes_in_any_numbering(self, method: Any) -> None:
         rho, pi = (0.5 * population(4, seed) + 0.5 * equal(4) for seed in (11, 12))
@@ -326,11 +307,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a calibration of other classes": (
         lambda: estimate_prevalence(log_softmax(TABLE[:, :2], axis=1), 0.5, calibration=fit_calibration(TABLE, LABELS)),
         "calibration of 2 classes",
-    ),
-    "a prior below 1": (lambda: estimate_prevalence(TABLE, equal(3), prior=[0.5, 1, 1]), "Dirichlet parameters ≥ 1"),
-    "a prior for a linear system": (
-        lambda: estimate_prevalence(TABLE, equal(3), method="rlls", held_out=(TABLE, LABELS), prior=[2, 2, 2]),
-        "no `prior`",
     ),
 }
 

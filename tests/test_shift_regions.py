@@ -372,15 +372,6 @@ class TestAbsentClasses:
                 assert deviance == pytest.approx(norm.ppf(0.975) ** 2, rel=1e-6)
         assert at_0 > 0
 
-    def test_the_prior_counts_in_the_resulting_prevalence(self) -> None:
-        table = exact(drawn(mix(0.9, 0.1), 500, 11)[0], equal(2))
-        found = estimate_prevalence(table, 0.5, prior=[1e6, 11])
-        handed = found.prevalence()
-        assert float(handed.population[1]) == pytest.approx(float(found.population[1]), rel=1e-6)
-        assert float(found.population[1]) < 2e-5
-        none = estimate_prevalence(table, 0.5, prior=[1e6, 1]).prevalence()
-        assert 0 < float(none.population[1]) < 2e-6
-
 
 class TestNothingKnown:
     def test_one_row_leaves_everything_open(self) -> None:
@@ -444,7 +435,9 @@ class TestGroups:
     def test_copies_of_a_held_out_row_in_one_group_add_nothing(self) -> None:
         (x, _), (h, y) = drawn(mix(0.8, 0.2), 300, 71), drawn(equal(2), 200, 72)
         errors = [
-            estimate_quietly(overconfident(x), 0.5, held_out=(np.tile(overconfident(h), (n, 1)), np.tile(y, n)), held_out_groups=ids)
+            estimate_quietly(
+                overconfident(x), 0.5, held_out=(np.tile(overconfident(h), (n, 1)), np.tile(y, n)), held_out_groups=ids
+            )
             for n, ids in ((1, None), (5, np.tile(np.arange(200), 5)), (5, None))
         ]
         once, grouped, plain = (float(each.standard_error[1]) for each in errors)

@@ -47,12 +47,12 @@ class TestStreams:
         h, y = drawn(equal(3), 400, 41)
         options: dict[str, Any] = {"held_out": (overconfident(h), y), "calibration": kind} if kind else {}
         whole = estimate_prevalence(table, equal(3), **options, region="curvature")
-        for stream in (
+        for parts in (
             split(table, size),
             lambda: iter(table[i : i + size] for i in range(0, 1000, size)),
             lambda: ([chunk] for chunk in split(table, size)),
         ):
-            found = estimate_prevalence(stream, equal(3), **options, region="curvature")
+            found = estimate_prevalence(parts, equal(3), **options, region="curvature")
             assert found.rows == 1000
             np.testing.assert_allclose(found.population, whole.population, atol=1e-10, rtol=0)
             for name in ("low", "high", "covariance"):  # by the curvature one last step before
@@ -142,7 +142,9 @@ class TestDenseMaps:
         return np.moveaxis(overconfident(x).reshape(6, 4, 5, 3), -1, 1), labels
 
     @pytest.mark.parametrize("options", [{"calibration": "assumed"}, {"calibration": "beta"}, {"method": "bbse-soft"}, {}])
-    def test_dense_maps_equal_the_table_of_their_cells(self, maps: tuple[np.ndarray, np.ndarray], options: dict[str, Any]) -> None:
+    def test_dense_maps_equal_the_table_of_their_cells(
+        self, maps: tuple[np.ndarray, np.ndarray], options: dict[str, Any]
+    ) -> None:
         dense, labels = maps
         rows, kept = rows_of(dense), labels.ravel() >= 0
         with_labels = options.get("calibration") != "assumed"

@@ -22,7 +22,10 @@ from rightloss import Prevalence
 from rightloss.calibration import fit_calibration
 from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
+from rightloss.serialization import read_file, write_file
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
+from rightloss.tabular.candidates import correction_of, fold_corrections
+from rightloss.tabular.folder import _ARRAYS_FORMAT
 
 NUMBERS = np.random.default_rng(3)
 
@@ -407,6 +410,33 @@ def test_trees_that_do_not_fit_the_columns_are_refused(trees: TableModel, tmp_pa
     (tmp_path / "other" / "boosting.txt").write_text("tree\nversion=v4\n")
     with pytest.raises(ValueError, match=r"boosting\.txt"):
         load_model(tmp_path / "other")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["closed form", "affine"])
+@MODELS
+def test_a_folder_of_the_version_before_is_read(name: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Its correction is the closed form, or an affine one with a temperature; those of the folds were not stored."""
+    model: TableModel = request.getfixturevalue(name)
+    assert model.folds is not None
+    codes, rho, raw = model.held_out.target, model.sampling, model.folds.log_probs
+    affine = fit_calibration(raw, codes, "affine", shrink=0.0)
+    model.save(tmp_path / "model")
+    arrays, _ = read_file(_ARRAYS_FORMAT, tmp_path / "model" / "arrays.safetensors", "numpy")
+    kept = {each: value for each, value in arrays.items() if each.rpartition(".")[2] not in ("slopes", "biases", "sampling")}
+    if kind == "affine":
+        kept |= {"calibration.temperature": affine.temperature, "calibration.bias": affine.biases}
+        kept["calibration.sampling"] = affine.sampling
+    write_file(_ARRAYS_FORMAT, tmp_path / "model" / "arrays.safetensors", kept, {})
+    digest = hashlib.sha256((tmp_path / "model" / "arrays.safetensors").read_bytes()).hexdigest()
+    edited(lambda facts: facts.update(version=1, correction=kind))(tmp_path / "model")
+    edited(lambda facts: facts["files"].update({"arrays.safetensors": digest}))(tmp_path / "model")
+    loaded, frame = load_model(tmp_path / "model"), people(30, seed=9)
+    corrections = fold_corrections(kind.replace(" ", "_"), raw, codes, model.folds.numbers, rho, shrink=0.0)
+    same = replace(model, correction=affine if kind == "affine" else correction_of("closed_form", raw, codes, rho))
+    same = replace(same, folds=replace(model.folds, corrections=corrections))
+    np.testing.assert_allclose(loaded.predict_log_proba(frame, 0.3), same.predict_log_proba(frame, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(loaded.predict_limits(frame), same.predict_limits(frame), rtol=1e-9)
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import rightloss as rl
 
@@ -41,6 +40,7 @@ class TestLikelihood:
     @pytest.mark.parametrize("pi", [0.3, 0.001])
     @pytest.mark.parametrize("ratio", [0, 1, 7])
     def test_is_the_loss_of_the_package(self, pi: float, ratio: int) -> None:
+        torch = pytest.importorskip("torch")
         n, m, theta = 20, 40 * ratio, np.array([-0.7, 1.2, 0.4])
         data = draws(n, m, pi, 1)
         free = torch.from_numpy(theta).requires_grad_()

@@ -78,13 +78,12 @@ def array_of(values: Any, name: str) -> np.ndarray:
 
     Dtypes that NumPy lacks become wider: bfloat16 is float32. A longdouble becomes float64.
     """
+    values = log_probs_of(values)
     if is_tensor(values):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":
             values = values.float()
         values = values.resolve_conj().resolve_neg().numpy()
-    if isinstance(values, HasLogProbs):
-        return array_of(values.log_probs, name)
     labels = name.endswith(("target", "labels"))
     remedy = "number the classes from 0" if labels else "give an array or a tensor of numbers"
     kind = type(values).__name__
@@ -104,20 +103,25 @@ def array_of(values: Any, name: str) -> np.ndarray:
 
 def array_or_tensor(values: Any, name: str) -> Array:
     """Return a tensor unchanged, for functions that keep its gradients, and anything else as `array_of`."""
-    if is_tensor(values):
-        return values
-    return array_or_tensor(values.log_probs, name) if isinstance(values, HasLogProbs) else array_of(values, name)
+    values = log_probs_of(values)
+    return values if is_tensor(values) else array_of(values, name)
+
+
+def log_probs_of(values: Any) -> Any:
+    """Return the log-probabilities of a prediction that has them; anything else unchanged."""
+    plain = isinstance(values, np.ndarray) or is_tensor(values)  # known at once; a protocol takes 7 µs
+    return values.log_probs if not plain and isinstance(values, HasLogProbs) else values
 
 
 def as_given(result: Array, given: Any) -> Any:
     """Return `result` as a tensor, on the device of `given`, if that is a tensor; otherwise unchanged."""
-    given = given.log_probs if isinstance(given, HasLogProbs) else given
+    given = log_probs_of(given)
     return like(result, given) if is_tensor(given) and not is_tensor(result) else result
 
 
 def fields_as_given(result: Result, given: Any) -> Result:
     """Return a dataclass with its arrays as tensors if `given` is a tensor; otherwise unchanged."""
-    given = given.log_probs if isinstance(given, HasLogProbs) else given
+    given = log_probs_of(given)
     if not is_tensor(given):
         return result
     own = {field.name: getattr(result, field.name) for field in fields(result)}  # type: ignore[arg-type]
@@ -380,8 +384,7 @@ def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) 
 
 def _rounding(values: Any) -> float:
     """Return the tolerance of a row's sum in the dtype given; log-probabilities of trees are often float32."""
-    values = values.log_probs if isinstance(values, HasLogProbs) else values
-    name = str(getattr(values, "dtype", "float64")).removeprefix("torch.")
+    name = str(getattr(log_probs_of(values), "dtype", "float64")).removeprefix("torch.")
     return {"float16": 2e-2, "bfloat16": 2e-2, "float32": 1e-4}.get(name, 1e-6)
 
 

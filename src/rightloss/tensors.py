@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .arrays import HasLogProbs, array_of, map_of, rows_of
+from .arrays import array_of, log_probs_of, map_of, rows_of
 
 # Before torch 2.7 the two could not be distinguished.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -23,10 +23,9 @@ _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compil
 
 def tensor_of(values: Any, name: str = "values") -> Tensor:
     """Return a tensor that shares memory with `values` if torch can, else a copy (for read-only or reversed arrays)."""
+    values = log_probs_of(values)
     if isinstance(values, Tensor):
         return values
-    if isinstance(values, HasLogProbs):
-        return tensor_of(values.log_probs, name)
     array = array_of(values, name)
     takes = array.flags.writeable and array.flags.aligned and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
     return torch.from_numpy(array if takes else array.copy())

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import gammaln, log_softmax, ndtr, ndtri
+from scipy.special import log_softmax, ndtr, ndtri
+from scipy.stats import binomtest
 
 from ..arrays import log_prob_table, multiply_classes, rows_of
 from ..metrics.calibration import fit_recalibration, score_influence
@@ -24,7 +25,6 @@ from ..shift import LabelShiftWarning, label_shift_test
 from ..shift.regions import normal_score
 from ..solve import intercepts_for_mean
 
-_EXACT = 10_000_000  # labels × classes up to which a mix is tested by the exact binomial distribution
 _ROUNDING = 1e-5  # relative error of figures computed from float32 predictions
 _ALIKE = 0.25  # how close an offset must be to that of a known mistake, relative to the length of the latter
 _RECALIBRATE = "recalibrate on held-out rows (rightloss.calibration.fit_calibration, then retarget from its `sampling`)"
@@ -159,9 +159,10 @@ def label_mix(seen: Evidence) -> Diagnosis:
     """Test whether the class frequencies of the labels are ρ."""
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
     plain = seen.is_simple or (seen.sample.weighted and seen.sample.groups is None)  # weights do not change the counts
-    if plain and n * len(rho) <= _EXACT:
+    if plain:
         tests = [
-            _binomial(round(float(count)), round(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)
+            float(binomtest(round(count), round(n), rate).pvalue)
+            for count, rate in zip(seen.sample.totals.tolist(), rho.tolist(), strict=True)
         ]
     else:
         tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
@@ -362,13 +363,6 @@ def _of_share(seen: Evidence, k: int, rate: float) -> float:
     error = math.sqrt(float(squares.sum()) * n / max(n - 1, 1))
     weight = float(squares.sum() ** 2 / max((squares**2).sum(), 1e-300))
     return p_value(value - rate, max(error, _ROUNDING * rate), weight)
-
-
-def _binomial(count: int, n: int, rate: float) -> float:
-    """Return the exact two-sided p-value of `count` among n at `rate`: the probability of all counts at most as probable."""
-    k = np.arange(n + 1)
-    log_p = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * math.log(rate) + (n - k) * math.log1p(-rate)
-    return min(1.0, float(np.exp(log_p[log_p <= log_p[count] + 1e-7]).sum()))
 
 
 def _shown(mix: np.ndarray) -> str:

@@ -6,7 +6,6 @@ population and labels → `Check`.
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -190,27 +189,19 @@ class Check:
         return {row.name: asdict(row) for row in self.rows}
 
     def __repr__(self) -> str:
-        cells = [("", "seen", "expected", "p", ""), *map(_cells, self.rows)]
-        widths = [max(len(line[column]) for line in cells) for column in range(5)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+        return repr(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> ByFinding[CheckRow]:
         about: dict[str, list[str]] = {}
         for row in self.rows:
             about.setdefault(row.remedy, []).append(row.name)
         remarks = [f"- {', '.join(names)}: {remedy}" for remedy, names in about.items() if remedy]
-        return "\n".join([self._title(), *("  " + line for line in lines), *remarks])
-
-    def _repr_html_(self) -> str:
-        def line(cells: Iterable[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        head = line(("", "seen", "expected", "p", "", "what to do"), "th")
-        body = "".join(line((*_cells(row), row.remedy), "td") for row in self.rows)
-        return f"<p>{html.escape(self._title())}</p><table>{head}{body}</table>"
-
-    def _title(self) -> str:
-        bad = [row.name for row in self.rows if row.verdict == "look"]
-        counts = ", ".join(f"{count:g}" for count in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
-        return f"{'Look at: ' + ', '.join(bad) if bad else 'No problem found'} (examples by class: {counts})"
+        counts = ", ".join(f"{count:g}" for count in self.num_examples[:6]) + ", …" * (len(self.num_examples) > 6)
+        title = f"{_look_at([row.name for row in self.rows if row.verdict == 'look'])} (examples by class: {counts})"
+        return ByFinding({row.name: row for row in self.rows}, _cells, title, remarks)
 
 
 class ChecksByFinding(ByFinding[Check]):
@@ -229,8 +220,7 @@ class ChecksByFinding(ByFinding[Check]):
                 said.setdefault(row.remedy, []).append(f"{name}, {row.name}: {row.seen}, expected {row.expected}")
         remarks = [line for remedy, seen in said.items() for line in (*(f"- {each}" for each in seen), f"  → {remedy}")]
         look = [name for name, rows in bad.items() if rows]
-        title = f"{'Look at: ' + ', '.join(look) if look else 'No problem found'} ({len(results)} findings)"
-        super().__init__(results, _verdicts, title, remarks)
+        super().__init__(results, _verdicts, f"{_look_at(look)} ({len(results)} findings)", remarks)
         self.level = level
 
     @property
@@ -337,6 +327,10 @@ def _may_repeat(data: Any, loaders: Any) -> bool:
     return not isinstance(sampler, loaders.SequentialSampler) and not once
 
 
-def _cells(row: CheckRow) -> tuple[str, str, str, str, str]:
+def _cells(row: CheckRow) -> dict[str, str]:
     p = "" if row.p_value is None else "< 1e-6" if row.p_value < 1e-6 else f"{row.p_value:.2g}"
-    return row.name, row.seen, row.expected, p, row.verdict
+    return {"seen": row.seen, "expected": row.expected, "p": p, "": row.verdict}
+
+
+def _look_at(names: list[str]) -> str:
+    return "Look at: " + ", ".join(names) if names else "No problem found"

@@ -44,7 +44,7 @@ class Ranking:
     run: Int64[np.ndarray, " m"] | None
     starts: Int64[np.ndarray, " r"] | None
 
-    def below(self, mass: Float64[np.ndarray, "m *b"]) -> Float64[np.ndarray, "m *b"]:
+    def below(self, mass: Float64[np.ndarray, m *b]) -> Float64[np.ndarray, m *b]:
         """Return, for each position, the mass at lower scores plus half of that at equal scores."""
         reached = mass.cumsum(0)
         if self.run is None or self.starts is None:
@@ -172,6 +172,7 @@ class Block:
     cells: Int64[np.ndarray, "j m"]
 
 
+@np.errstate(all="ignore")  # what has no fit says so
 def make_spec(sample: Sample, costs: Float64[np.ndarray, "k k"], bins: int, only: str | None = None) -> MetricSpec:
     """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts.
 
@@ -253,8 +254,7 @@ def compute_statistics(
     sizes = spec.fields | {"confusion": k, "gaps": cells} | ({"squares": cells, "products": cells} if counts is None else {})
     sums, totals = {kind: np.zeros((k, size, width)) for kind, size in sizes.items()}, np.zeros((k, width))
     ends = np.cumsum(list(spec.fields.values()))[:-1]
-    with np.errstate(divide="ignore"):  # of a class without an example
-        weights = sample.prevalence.population / sample.effective_totals
+    weights = sample.prevalence.population / sample.effective_totals
     for block in blocks(sample, spec) if parts is None else parts:
         mass = _mass(sample, counts, block.entries)
         dense = dict(zip(spec.fields, np.split(block.dense @ mass, ends), strict=True))
@@ -266,10 +266,9 @@ def compute_statistics(
             dense["squares"], dense["products"] = (sums_at(block.cells, each, cells, mass) for each in (squares, p * (1 - p)))
         for kind, each in dense.items():
             sums[kind][block.label] += each
-        totals[block.label] += mass.sum(0)
+        totals[block.label] += dense["confusion"].sum(0)  # so that a fraction of all is exactly 1
     areas = pairwise_areas(sample, spec.rankings, counts) if spec.rankings else np.full((k, k, 1), math.nan)
-    with np.errstate(invalid="ignore"):  # of a class without an example
-        means = {kind: each / totals[:, None] for kind, each in sums.items()}
+    means = {kind: each / totals[:, None] for kind, each in sums.items()}
     return Statistics(spec, sample.prevalence.population[:, None], totals, areas, means)
 
 

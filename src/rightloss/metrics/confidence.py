@@ -66,9 +66,8 @@ class Contrast:
     def computed(self, statistics: Sequence[Statistics], width: int) -> Float64[np.ndarray, "f b"]:
         """Compute all quantities in each of `width` resamples."""
         pairs = list(zip(self.models, statistics, strict=True))
-        with np.errstate(all="ignore"):  # a resample may lack what a figure divides by
-            rows = [[np.broadcast_to(m.quantities[key].compute(s), width) for m, s in pairs] for key in self.keys]
-            return np.stack([_subtracted(row) for row in rows])
+        rows = [[np.broadcast_to(m.quantities[key].compute(s), width) for m, s in pairs] for key in self.keys]
+        return np.stack([_subtracted(row) for row in rows])
 
 
 def value_of(inputs: EvaluationInputs, key: Key) -> float:
@@ -83,10 +82,12 @@ def _subtracted(values: Sequence[np.ndarray]) -> np.ndarray:
         return values[0]
     a, b = values
     with np.errstate(invalid="ignore"):
-        same = np.abs(a - b) <= _ROUNDING * (np.abs(a) + np.abs(b))
-        return np.where(same & np.isfinite(a), 0.0, a - b)
+        difference = a - b
+        same = (np.abs(difference) <= _ROUNDING * (np.abs(a) + np.abs(b))) & np.isfinite(difference)
+        return np.where(same, 0.0, difference)
 
 
+@np.errstate(all="ignore")  # a resample may lack what a figure divides by
 def confidence_limits(
     of: Contrast, bootstrap: bool, level: float, draws: int, generator: np.random.Generator
 ) -> dict[Key, ConfidenceLimits]:
@@ -110,7 +111,7 @@ def _by_resampling(
     of: Contrast, added: dict[Key, Influence], level: float, draws: int, generator: np.random.Generator
 ) -> dict[Key, ConfidenceLimits]:
     """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
-    sample, prevalence = of.first.sample, of.first.sample.prevalence
+    prevalence = of.first.sample.prevalence
     parts = [list(blocks(model.sample, model.spec)) for model in of.models]
     numbers = max(sum(each[..., 0].size for each in model.statistics.means.values()) for model in of.models)
     found, found_moved = [], []
@@ -238,9 +239,8 @@ def _worth(inputs: EvaluationInputs) -> Float64[np.ndarray, " k"]:
         return totals
     shares = inputs.statistics.confusion[..., 0]
     gaps = np.eye(len(totals))[_decided(inputs)] - shares[sample.labels]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.bincount(sample.labels, sample.votes**2 * (gaps**2).sum(1), len(totals)) / totals**2
-        worth = np.minimum((shares * (1 - shares)).sum(1) / variance, totals)
+    variance = np.bincount(sample.labels, sample.votes**2 * (gaps**2).sum(1), len(totals)) / totals**2
+    worth = np.minimum((shares * (1 - shares)).sum(1) / variance, totals)
     return np.where(variance > 0, worth, sample.effective_totals)
 
 
@@ -311,8 +311,7 @@ def _with_unseen(inputs: EvaluationInputs, examples: Int64[np.ndarray, " k"], le
     """
     s, sample = inputs.statistics, inputs.sample
     confusion, areas = s.confusion, s.areas
-    with np.errstate(invalid="ignore"):
-        worth = examples * np.nan_to_num(sample.effective_totals / sample.totals)
+    worth = examples * np.nan_to_num(sample.effective_totals / sample.totals)
     share = unseen_share(worth, level)[:, None, None]
     alike = ((confusion == 1) | (confusion == 0)).all(1, keepdims=True)
     moved = np.where(alike, np.where(confusion == 1, 1 - share, share / max(1, len(worth) - 1)), confusion)

@@ -54,27 +54,14 @@ _BLURRED = 1e6  # condition number above which classes cannot be distinguished
 @overload
 def estimate_prevalence(log_probs: Stream, sampling: FindingMix, **options: Any) -> ByFinding[PrevalenceEstimate]: ...
 @overload
+def estimate_prevalence(log_probs: Stream, sampling: Frequencies | Prevalence, **options: Any) -> PrevalenceEstimate: ...
 def estimate_prevalence(
-    log_probs: Stream,
-    sampling: Frequencies | Prevalence,
-    *,
-    method: Method = "em",
-    held_out: tuple[Predictions, Numbers] | list[Any] | None = None,
-    calibration: CalibrationChoice = None,
-    prior: Numbers | None = None,
-    region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
-    level: float = 0.95,
-    groups: Numbers | None = None,
-    held_out_groups: Numbers | None = None,
-) -> PrevalenceEstimate: ...
-def estimate_prevalence(  # type: ignore[misc]  # the options of both are the same
     log_probs: Stream,
     sampling: Frequencies | Prevalence | FindingMix,
     *,
     method: Method = "em",
     held_out: tuple[Predictions, Numbers] | list[Any] | None = None,
     calibration: CalibrationChoice | Mapping[str, CalibrationChoice] = None,
-    prior: Numbers | Mapping[str, Numbers] | None = None,
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
     groups: Numbers | None = None,
@@ -101,7 +88,7 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
 
     **Several findings** (multi-label), with a `Prevalence.multilabel` or a dict of rates by name as `sampling`:
     log-probabilities of presence `(n, L)`, held-out labels `(n, L)` with NaN where a finding was not read. The result has an
-    estimate for each finding, `found["mass"].high`, for `retarget` and `evaluate`. `calibration` and `prior` may be dicts.
+    estimate for each finding, `found["mass"].high`, for `retarget` and `evaluate`. `calibration` may be a dict.
 
     Args:
         log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` with a row per cell,
@@ -122,7 +109,6 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
             predictions are known to be calibrated at the mix ρ, and fits nothing. None without a held-out set assumes the same
             and always warns, because unlabelled predictions cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k that
             sum to n, their weighted mean is exactly ρ for any model, right or wrong.
-        prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
         region: "auto", "profile", "curvature", "fieller", or None for no regions.
         level: the level of the regions.
         groups: ids of patients (or sites) of the rows of `log_probs` `(n,)`, for dense maps of the images: rows with the same
@@ -142,30 +128,23 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
         >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
         True
     """
-    options: dict[str, Any] = {
-        "method": method,
-        "region": region,
-        "level": level,
-        "groups": groups,
-        "held_out_groups": held_out_groups,
-    }
     if by_name(sampling) is not None:
-        return _by_finding(log_probs, sampling, held_out, calibration, prior, options)
+        same = {"method": method, "region": region, "level": level, "groups": groups, "held_out_groups": held_out_groups}
+        return _by_finding(log_probs, sampling, held_out, calibration, same)
     level = checked_level(level)
-    choice = _checked_options(method, region, calibration, held_out, prior)
+    choice = _checked_options(method, region, calibration, held_out)
     rows = PredictionStream(log_probs, passes=method == "em")
     rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
-    alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
     data = None if held_out is None else held_out_set(held_out, rows.num_classes, held_out_groups)
     clusters = None if groups is None else _clusters_of(groups, rows, log_probs, method)
     fitted = _fitted_calibration(choice, method, data, rho)
     rho = rho if fitted is None else fitted.sampling
     if method == "em":
-        found = _maximum_likelihood(rows, rho, fitted, alpha, region, level, clusters)
+        found = _maximum_likelihood(rows, rho, fitted, region, level, clusters)
     else:
         assert data is not None
         data.require_every_class()
-        _warn_of_few(data.counts, stacklevel=3)
+        warn_of_few(data.counts, stacklevel=3)
         found = _linear_system(rows, data, fitted, method, region, level)
     estimate = PrevalenceEstimate(
         **found, level=level, method=method, rows=rows.count or 0, calibration=fitted, sampling=rho.copy()
@@ -193,7 +172,7 @@ class PrevalenceEstimate:
         condition: condition number: of the classes' likelihood ratios (EM) or of the confusion matrix. 1 is best.
         iterations: evaluations of the likelihood of all rows; 1 for linear systems.
         converged: whether the maximum was reached.
-        log_likelihood: L(π̂) (with a prior: the log posterior, both up to a constant); None for linear systems.
+        log_likelihood: L(π̂), up to a constant; None for linear systems.
         rows: the number of predictions.
         calibration: the applied calibration, if any.
         sampling: ρ (K,), the mix at which the predictions hold.
@@ -268,7 +247,7 @@ class PrevalenceEstimate:
 
 
 def _by_finding(
-    log_probs: Any, sampling: Any, held_out: Any, calibration: Any, prior: Any, options: dict[str, Any]
+    log_probs: Any, sampling: Any, held_out: Any, calibration: Any, options: dict[str, Any]
 ) -> ByFinding[PrevalenceEstimate]:
     """Estimate the frequency of each finding as that of two classes."""
     findings = by_name(sampling) or {}
@@ -277,11 +256,11 @@ def _by_finding(
         raise ValueError("Expected a calibration of each finding by its name, but got one for all: fit one to each finding.")
     pairs = held_out_by_finding(held_out, sampling)
     predictions = predictions_by_finding(in_order(log_probs, names), len(names))
-    calibrations, priors = option_by_name(calibration, names, "calibration"), option_by_name(prior, names, "prior")
+    calibrations = option_by_name(calibration, names, "calibration")
 
     def estimated(number: int, name: str) -> PrevalenceEstimate:
-        own: dict[str, Any] = {"held_out": pairs[number], "calibration": calibrations[name], "prior": priors[name], **options}
-        return estimate_prevalence(predictions[number], findings[name], **own)
+        own = {"held_out": pairs[number], "calibration": calibrations[name]}
+        return estimate_prevalence(predictions[number], findings[name], **own, **options)
 
     title = "Prevalence estimates by finding" + ("" if options["region"] is None else f", {100 * options['level']:g} % regions")
     return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
@@ -315,7 +294,7 @@ def _fitted_calibration(
         )
     if method == "em":
         _warn_of_mix(calibration, rho, stacklevel=4)
-        _warn_of_few(calibration.counts, stacklevel=4)
+        warn_of_few(calibration.counts, stacklevel=4)
     return calibration
 
 
@@ -323,12 +302,11 @@ def _maximum_likelihood(
     rows: PredictionStream,
     rho: np.ndarray,
     calibration: Calibration | None,
-    prior: np.ndarray | None,
     region: str | None,
     level: float,
     clusters: np.ndarray | None,
 ) -> dict[str, Any]:
-    likelihood = MixLikelihood(rows, rho, calibration, prior)
+    likelihood = MixLikelihood(rows, rho, calibration)
     some = likelihood.of_some_rows()
     # moved away from the boundary, because other rows may need a class that these rows do not
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
@@ -360,17 +338,8 @@ def _maximum_likelihood(
             return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
 
         low, high = profile_region(likelihood, best, errors, own, reach if sets < _ENOUGH else None)
-    return {
-        "population": best.point,
-        "low": low.copy(),
-        "high": high.copy(),
-        "region": region or "none",
-        "covariance": full,
-        "condition": condition_number(curvature),
-        "iterations": best.iterations,
-        "converged": best.converged,
-        "log_likelihood": best.value,
-    }
+    found = _fields(best.point, low.copy(), high.copy(), region or "none", full, condition_number(curvature))
+    return found | {"iterations": best.iterations, "converged": best.converged, "log_likelihood": best.value}
 
 
 def _covariances(curvature: np.ndarray, added: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -433,17 +402,15 @@ def _linear_system(
     means = prediction_moments(blocks, data, soft=method.endswith("soft"))
     point = rlls(means) if method.startswith("rlls") else bbse(means)
     low, high = (point, point) if region is None else fieller_region(means, point, level)
-    return {
-        "population": point,
-        "low": np.minimum(low, point),
-        "high": np.maximum(high, point),
-        "region": "none" if region is None else "fieller",
-        "covariance": covariance(means, point),
-        "condition": float(np.linalg.cond(means.by_class)),
-        "iterations": 1,
-        "converged": True,
-        "log_likelihood": None,
-    }
+    low, high, region = np.minimum(low, point), np.maximum(high, point), "none" if region is None else "fieller"
+    return _fields(point, low, high, region, covariance(means, point), float(np.linalg.cond(means.by_class)))
+
+
+def _fields(
+    population: np.ndarray, low: np.ndarray, high: np.ndarray, region: str, covariance: np.ndarray, condition: float
+) -> dict[str, Any]:
+    """Return the fields of a `PrevalenceEstimate` that both kinds of method have."""
+    return {**locals(), "iterations": 1, "converged": True, "log_likelihood": None}
 
 
 def _warn_of_trust(stacklevel: int) -> None:
@@ -470,18 +437,18 @@ def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> 
         )
 
 
-def _warn_of_few(counts: np.ndarray, stacklevel: int) -> None:
-    """Warn of classes with few held-out examples."""
+def warn_of_few(counts: np.ndarray, stacklevel: int, what: str = "held-out examples") -> None:
+    """Warn of classes with few labelled examples."""
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
         warnings.warn(
-            f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than their level; label more.",
+            f"Class(es) {few} have fewer than {_FEW} {what}: regions may cover less than their level; label more.",
             LabelShiftWarning,
             stacklevel=stacklevel,
         )
 
 
-def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> CalibrationChoice:
+def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) -> CalibrationChoice:
     """Return the calibration, by its present name."""
     checked_choice(method, "method", get_args(Method))
     checked_choice(region, "region", ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None))
@@ -499,16 +466,4 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any, 
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
             "or use method='em' on calibrated predictions."
         )
-    if prior is not None and method != "em":
-        raise ValueError(f"Expected no `prior` for method={method!r}, but got one: a linear system has none; use method='em'.")
     return kind or calibration
-
-
-def _dirichlet(prior: Any, size: int) -> np.ndarray:
-    alpha = array_of(prior, "prior")
-    if alpha.shape != (size,) or alpha.dtype == bool or not np.isfinite(alpha).all() or (alpha < 1).any():
-        raise ValueError(
-            f"Expected `prior` to be {size} Dirichlet parameters ≥ 1, but got {prior!r}: 1 means no prior "
-            "knowledge, 1 + c means c people of a class counted elsewhere."
-        )
-    return alpha.astype(np.float64)

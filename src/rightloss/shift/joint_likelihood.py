@@ -48,23 +48,6 @@ class Weights(NamedTuple):
     gamma: np.ndarray
     log_multipliers: np.ndarray
 
-    def moved(self, step: np.ndarray) -> Weights:
-        """Return the weights after a step of the free rows of Γ and, if the step is longer, of v_1 … v_K−1."""
-        gamma, v = self.gamma.copy(), self.log_multipliers.copy()
-        free = gamma[1:].size
-        gamma[1:] += step[:free].reshape(gamma[1:].shape)
-        if len(step) > free:
-            v[1:] += step[free:]
-        return Weights(gamma, v)
-
-
-class Last(NamedTuple):
-    """The π of an evaluation, the best weights there, and the derivatives of (Γ, v) by π."""
-
-    population: np.ndarray
-    weights: Weights
-    slope: np.ndarray
-
 
 class _Derivatives(NamedTuple):
     """L at one point: its value, its derivatives by the free rows of Γ and by v, and predictions of the unlabelled rows."""
@@ -106,47 +89,31 @@ class JointLikelihood:
         slopes = np.eye(len(rows.labelled))
         slopes[0, 0] = 0.0
         self._penalty = penalty * np.kron((np.eye(self._size) - 1 / self._size)[1:, 1:], slopes)
-        self.last: Last | None = None
         mix = rows.counts / rows.counts.sum()
         start = Weights(np.zeros((self._size, len(slopes))), -np.log(mix))
         self.weights = self._maximised(replace(rows, unlabelled=rows.unlabelled[:, :0]), mix, start).weights
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
         """Return L, its gradient and its curvature at π; the search for the weights starts from those at the last π."""
-        found = self._maximised(self._rows, population, self._expected(population))
+        found = self._maximised(self._rows, population, self.weights)
         fixed, gradient = found.ratios @ found.ratios.T, found.ratios.sum(1)
         mixed = self._mixed(found)
         if not np.isfinite(mixed).all():  # a row of a class that π excludes
             return QuadraticModel(population, -np.inf, gradient, fixed)
         # If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
         slope = -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
-        with np.errstate(over="ignore", invalid="ignore"):
-            curvature = fixed - mixed.T @ slope
+        curvature = fixed - mixed.T @ slope
         if not np.isfinite(curvature).all():
             return QuadraticModel(population, -np.inf, gradient, fixed)
-        self.weights, self.last = found.weights, Last(population, found.weights, slope)
+        self.weights = found.weights
         curvature = (curvature + curvature.T) / 2
         usable = np.linalg.eigvalsh(curvature)[0] > 0  # otherwise L is not concave here, but with fixed weights it is
         return QuadraticModel(population, found.value, gradient, curvature if usable else fixed)
-
-    def go_back(self, last: Last | None) -> None:
-        """Make an earlier `last` the start of the next search, so that it does not depend on those in between."""
-        if last is not None:
-            self.last, self.weights = last, last.weights
 
     def class_densities(self) -> np.ndarray:
         """Return p(x|k) of the unlabelled rows `(K, m)`, up to a factor for each row, at the current weights."""
         gamma, v = self.weights
         return softmax_columns(gamma @ self._rows.unlabelled + v[:, None])[1]
-
-    def _expected(self, population: np.ndarray) -> Weights:
-        """Return the weights to expect at π from the last ones and their derivative."""
-        if self.last is None:
-            return self.weights
-        at, weights, slope = self.last
-        moved = weights.moved(slope @ (population - at))
-        far = max(float(np.ptp(new - old, axis=0).max()) for new, old in zip(moved, weights, strict=True))
-        return moved if far < 2 else weights  # further is too far for a linear extrapolation
 
     def _maximised(self, rows: Rows, population: np.ndarray, start: Weights) -> _Derivatives:
         """Return max_Γ min_v, by Newton's method over Γ in coordinates in which all classes are alike."""

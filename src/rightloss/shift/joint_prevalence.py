@@ -15,14 +15,12 @@ import numpy as np
 from scipy.special import log_softmax
 
 from ..arrays import Array, Numbers, array_of, as_given, checked_level, checked_number, fields_as_given
-from ..prevalence import class_frequencies
-from .estimate import PrevalenceEstimate
+from ..prevalence import mix_of_every_class
+from .estimate import PrevalenceEstimate, warn_of_few
 from .joint_likelihood import JointLikelihood, Rows, whitening
 from .label_shift import LabelShiftWarning
 from .maximum_likelihood import QuadraticModel, log_mixture, maximise
 from .regions import boundary_limit, condition_number, curvature_at, profile_region, tangent_inverse
-
-_FEW = 15  # with fewer labelled rows of a class, intervals may cover too little
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +64,7 @@ class JointPrevalenceEstimate(PrevalenceEstimate):
 
 
 def joint_prevalence(
-    features: Numbers,
-    y: Numbers,
-    unlabelled: Numbers,
-    *,
-    level: float = 0.95,
-    penalty: float = 1e-3,
+    features: Numbers, y: Numbers, unlabelled: Numbers, *, level: float = 0.95, penalty: float = 1e-3
 ) -> JointPrevalenceEstimate:
     """Estimate the prevalence by the joint maximum likelihood of π and of p(k|x) ∝ exp(a_k + b_k·f(x)), with intervals.
 
@@ -114,7 +107,11 @@ def joint_prevalence(
     _warn_of_rows(rows, likelihood)
     best = maximise(likelihood, _start(likelihood, rows))
     likelihood(best.point)
-    go_back = partial(likelihood.go_back, likelihood.last)
+    weights = likelihood.weights
+
+    def go_back() -> None:  # so that a search does not depend on those before
+        likelihood.weights = weights
+
     curvature = curvature_at(best, level)
     full = tangent_inverse(curvature)
     errors = np.sqrt(np.diag(tangent_inverse(best.model.curvature)))
@@ -128,10 +125,9 @@ def joint_prevalence(
 
     most = np.full(len(best.point), math.sqrt(limit(math.inf)))
     low, high = profile_region(likelihood, best, np.sqrt(np.diag(full)), most, reach, go_back)
-    go_back()  # to the weights at π̂
     if not best.converged:
         warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
-    gamma, multipliers = likelihood.weights
+    gamma, multipliers = weights
     slopes = gamma[:, 1:] @ whiten.T  # in the features' own units
     tilt = gamma[:, 0] + multipliers - slopes @ mean
     found = JointPrevalenceEstimate(
@@ -207,24 +203,13 @@ def _labels(y: Any, rows: int) -> np.ndarray:
             "were some rows dropped from one of the two?"
         )
     size = 2 if labels.dtype.kind == "f" else max(2, int(labels.max()) + 1)
-    missing = np.flatnonzero(class_frequencies(labels, size) == 0).tolist()
-    if missing:
-        raise ValueError(
-            f"Expected labelled rows of every class, but class(es) {missing} have none: add some, or number the classes from 0 "
-            "without gaps."
-        )
+    mix_of_every_class(labels, size, None, "add some, or number the classes from 0 without gaps")
     return labels.astype(np.int64)
 
 
 def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
     """Warn of classes with few rows, and of labelled rows that a linear model separates perfectly."""
-    few = np.flatnonzero(rows.counts < _FEW).tolist()
-    if few:
-        warnings.warn(
-            f"Class(es) {few} have fewer than {_FEW} labelled rows: intervals may cover less than their level; label more.",
-            LabelShiftWarning,
-            stacklevel=3,
-        )
+    warn_of_few(rows.counts, 4, "labelled rows")
     if ((likelihood.weights.gamma @ rows.labelled).argmax(0) == rows.labels).all():
         warnings.warn(
             "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "

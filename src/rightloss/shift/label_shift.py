@@ -81,17 +81,10 @@ class LabelShiftTest:
 
 
 @overload
-def label_shift_test(
-    log_probs: Predictions, held_out: tuple[Predictions, Numbers] | list[Any], sampling: FindingMix, *, level: float = 0.95
-) -> ByFinding[LabelShiftTest]: ...
+def label_shift_test(log_probs: Predictions, held_out: Any, sampling: FindingMix, **o: Any) -> ByFinding[LabelShiftTest]: ...
 @overload
 def label_shift_test(
-    log_probs: Predictions,
-    held_out: tuple[Predictions, Numbers] | list[Any],
-    sampling: Frequencies | Prevalence | None = None,
-    *,
-    level: float = 0.95,
-    folds: tuple[Numbers, Numbers] | None = None,
+    log_probs: Predictions, held_out: Any, sampling: Frequencies | Prevalence | None = None, **options: Any
 ) -> LabelShiftTest: ...
 def label_shift_test(
     log_probs: Predictions,

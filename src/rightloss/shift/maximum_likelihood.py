@@ -32,26 +32,17 @@ class QuadraticModel(NamedTuple):
 class MixLikelihood:
     """The log-likelihood L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k, up to a constant (Saerens, Latinne, Decaestecker 2002).
 
-    The constant is Σ_n log p(x_n) at the mix ρ. L is concave in π. With Dirichlet parameters α it is the log posterior,
-    L(π) + Σ_k (α_k − 1) log π_k: as if α_k − 1 more people of class k were counted.
+    The constant is Σ_n log p(x_n) at the mix ρ. L is concave in π.
 
     Args:
         rows: predictions on unlabelled data.
         sampling: ρ, the mix at which they hold (after the calibration).
         calibration: applied to each block.
-        prior: α, all ≥ 1.
     """
 
-    def __init__(
-        self,
-        rows: PredictionStream,
-        sampling: np.ndarray,
-        calibration: Calibration | None = None,
-        prior: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, rows: PredictionStream, sampling: np.ndarray, calibration: Calibration | None = None) -> None:
         self._rows, self._calibration = rows, calibration
         self._log_sampling = np.log(sampling)[:, None]
-        self._counted = np.zeros(len(sampling)) if prior is None else prior - 1
         small = not rows.is_stream and (rows.count or 0) * rows.num_classes <= _KEPT
         self._kept = [self._ratios(block) for block in rows] if small else None
 
@@ -62,13 +53,7 @@ class MixLikelihood:
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
         """Return L, its gradient and its curvature at π, in one pass."""
-        counted = self._counted > 0
-        per_person = np.divide(1.0, population, out=np.zeros_like(population), where=counted & (population > 0))
-        with np.errstate(divide="ignore"):
-            value = float(self._counted[counted] @ np.log(population[counted]))
-        found = log_mixture(population, self._blocks())
-        curvature = found.curvature + np.diag(self._counted * per_person**2)
-        return QuadraticModel(population, found.value + value, found.gradient + self._counted * per_person, curvature)
+        return log_mixture(population, self._blocks())
 
     def of_some_rows(self) -> Callable[[np.ndarray], QuadraticModel] | None:
         """Return L of some rows, to start a search over all: every eighth row, or the first rows if passes are slow.
@@ -128,13 +113,12 @@ def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> Quadrat
     """Return Σ_n log Σ_k π_k r_kn to second order, for ratios r in blocks `(K, n)`."""
     size = len(population)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # −∞ where π excludes a row
-        for ratios in blocks:
-            mixed = population @ ratios
-            shares = ratios / mixed
-            value += float(np.log(mixed, out=mixed).sum())
-            gradient += shares.sum(1)
-            curvature += shares @ shares.T
+    for ratios in blocks:
+        mixed = population @ ratios
+        shares = ratios / mixed
+        value += float(np.log(mixed, out=mixed).sum())
+        gradient += shares.sum(1)
+        curvature += shares @ shares.T
     return QuadraticModel(population, value, gradient, curvature)
 
 
@@ -154,6 +138,7 @@ class Maximum(NamedTuple):
         return self.model.value
 
 
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")  # L is −∞ where π excludes a row
 def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray, fixed: int | None = None) -> Maximum:
     """Return the maximum over the simplex, by Newton's method, with the coordinate `fixed` kept at its start.
 
@@ -167,7 +152,7 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
         others = np.arange(size) != fixed
         spread = (1 - start[fixed]) * spread[:, others] + start[fixed] * ~others[:, None]
     first, calls = function(start), 0
-    if not np.isfinite(first.value) or fixed is not None and start[fixed] == 1:
+    if not np.isfinite(first.value) or (fixed is not None and start[fixed] == 1):
         return Maximum(first, 1, bool(np.isfinite(first.value)))
     total = float(first.gradient @ start)
 

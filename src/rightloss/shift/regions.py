@@ -181,12 +181,7 @@ def _bound(
 
 
 def _excess(
-    likelihood: Callable[[np.ndarray], QuadraticModel],
-    best: Maximum,
-    near: np.ndarray,
-    k: int,
-    value: float,
-    reach: Reach,
+    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, near: np.ndarray, k: int, value: float, reach: Reach
 ) -> tuple[float, float, np.ndarray]:
     """Return √(2 (L(π̂) − max L given π_k = value)) minus its limit, the derivative by the value, and the point of the maximum.
 

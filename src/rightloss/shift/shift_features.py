@@ -31,14 +31,16 @@ class Streams:
     """All rows, the labelled and the unlabelled, as numbers.
 
     Attributes:
-        blocks: standardised features `(rows, q)` of each kind: normal scores, their squares, products of two of them.
+        features: standardised `(rows, q)`: normal scores, their squares, products of two of them.
+        kinds: the kind of each feature (q,).
         votes: a row's votes for each class, and 1 in the last column for unlabelled rows `(rows, K + 1)`.
         groups: the number of each row's group; its own where rows are independent.
         part: the part of each row; all rows of a group are in one part.
         parts: the number of parts.
     """
 
-    blocks: dict[str, np.ndarray]
+    features: np.ndarray
+    kinds: np.ndarray
     votes: Float64[np.ndarray, "rows streams"]
     groups: Int64[np.ndarray, " rows"]
     part: Int64[np.ndarray, " rows"]
@@ -67,7 +69,7 @@ def streams_of(
     rows, streams, labels = rows[order], streams[order], _numbered(labels[order])
     parts = int(np.clip(streams.sum(0).min() // _PER_PART, 2, folds))
     part = _parts(streams, labels, parts, generator)
-    return Streams(_feature_blocks(rows, generator), streams, labels, part, parts)
+    return Streams(*_features(rows, generator), streams, labels, part, parts)
 
 
 def _rows(values: Any, name: str) -> Float64[np.ndarray, "n d"]:
@@ -127,16 +129,15 @@ def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
             "write (patients, patients_of_unlabelled), or None instead of one if its rows are independent."
         )
     keys: list[Any] = []
-    for each, rows, name in ((groups[0], labelled, "labelled"), (groups[1], others, "unlabelled")):
-        names = range(rows) if each is None else np.asarray(each).tolist()
+    for each, rows in zip(groups, (labelled, others), strict=True):
+        names = [(len(keys), row) for row in range(rows)] if each is None else np.asarray(each).tolist()
         if len(names) != rows:
             raise ValueError(
-                f"Expected one group per row, {rows} of the {name} rows, but got {len(names)}: "
-                "were some rows dropped from one of the two?"
+                f"Expected one group per row, {rows}, but got {len(names)}: were some rows dropped from one of the two?"
             )
-        keys += [(name, key) if each is None else ("", key) for key in names]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([numbers[key] for key in keys])
+        keys += names
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def _sorting(rows: np.ndarray, streams: np.ndarray) -> np.ndarray:
@@ -163,21 +164,24 @@ def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: np.ra
     return part[groups]
 
 
-def _feature_blocks(rows: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return the features of each kind, without constant ones."""
+def _features(rows: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features without constant ones, and the kind of each."""
     scores = normal_scores(_imputed(rows))
     scores = scores[:, scores.std(0) > 0]
-    if scores.shape[1] > _MOST_COLUMNS:
-        scores = normal_scores(_components(scores, _MOST_COLUMNS, generator))
-    few = scores if scores.shape[1] <= _MOST_IN_PAIRS else normal_scores(_components(scores, _MOST_IN_PAIRS, generator))
-    first, second = np.triu_indices(few.shape[1], 1)
-    kinds = {MEANS: scores, SPREADS: scores**2, PAIRS: few[:, first] * few[:, second]}
-    blocks = {kind: _standardised(block) for kind, block in kinds.items()}
-    if not blocks[MEANS].shape[1]:
+    if scores.shape[1] == 0:
         raise ValueError(
             "Expected a column of `x` and `unlabelled` that varies, but got only constant ones: pass features that vary."
         )
-    return {kind: block for kind, block in blocks.items() if block.shape[1]}
+    scores = _components(scores, _MOST_COLUMNS, generator)
+    few = _components(scores, _MOST_IN_PAIRS, generator)
+    first, second = np.triu_indices(few.shape[1], 1)
+    blocks = [scores, scores**2, few[:, first] * few[:, second]]
+    kinds = np.repeat([MEANS, SPREADS, PAIRS], [block.shape[1] for block in blocks])
+    centred = np.concatenate(blocks, 1)
+    centred -= centred.mean(0)
+    spread = centred.std(0)
+    kept = spread > math.sqrt(np.finfo(np.float64).eps)
+    return centred[:, kept] / spread[kept], kinds[kept]
 
 
 def _imputed(rows: np.ndarray) -> np.ndarray:
@@ -197,18 +201,14 @@ def normal_scores(table: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d
 
 
 def _components(table: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return the leading principal components, by a randomised singular value decomposition (Halko et al. 2011)."""
+    """Return normal scores of the leading principal components, if there are more columns than `count`.
+
+    By a randomised singular value decomposition (Halko et al. 2011).
+    """
+    if table.shape[1] <= count:
+        return table
     found = table @ generator.standard_normal((table.shape[1], min(count + 10, table.shape[1])))
     for _ in range(3):
         found = table @ (table.T @ np.linalg.qr(found)[0])
-    basis = np.linalg.qr(found)[0]
-    directions = np.linalg.svd(basis.T @ table, full_matrices=False)[2][:count]
-    return table @ directions.T
-
-
-def _standardised(block: np.ndarray) -> np.ndarray:
-    """Return columns of mean 0 and variance 1, without those that are constant."""
-    centred = block - block.mean(0)
-    spread = centred.std(0)
-    kept = spread > math.sqrt(np.finfo(np.float64).eps)
-    return centred[:, kept] / spread[kept]
+    directions = np.linalg.svd(np.linalg.qr(found)[0].T @ table, full_matrices=False)[2][:count]
+    return normal_scores(table @ directions.T)

@@ -1,6 +1,6 @@
 """Learn scores that distinguish labelled from unlabelled rows on some parts, and test them on another.
 
-Stage: `Streams` → `Moments` → `Learner`, which gives directions; `HeldOutPart` → z-values of scores, and an AUC.
+Stage: `Streams` → `Learner`, which gives directions; `HeldOutPart` → z-values of scores, and an AUC.
 """
 
 from __future__ import annotations
@@ -8,34 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from .shift_features import Streams
-
-
-class Moments(NamedTuple):
-    """Sums over the rows of the parts before each: weights (K + 1,), features by stream `(K + 1, q)`, their products."""
-
-    weights: np.ndarray
-    sums: np.ndarray
-    products: np.ndarray
-    rows: np.ndarray
-    features: np.ndarray
-    kinds: np.ndarray
-
-
-def moments_of(data: Streams) -> Moments:
-    """Return cumulative sums; entry f is the sum over parts 0..f."""
-    features = np.concatenate(list(data.blocks.values()), 1)
-    kinds = np.repeat(list(data.blocks), [block.shape[1] for block in data.blocks.values()])
-    parts = [data.part == part for part in range(data.parts)]
-    weights = np.stack([data.votes[own].sum(0) for own in parts])
-    sums = np.stack([data.votes[own].T @ features[own] for own in parts])
-    products = np.stack([features[own].T @ features[own] for own in parts])
-    rows = np.array([own.sum() for own in parts])
-    return Moments(weights.cumsum(0), sums.cumsum(0), products.cumsum(0), rows.cumsum(), features, kinds)
 
 
 @dataclass(frozen=True)
@@ -53,10 +29,12 @@ class Learner:
     kinds: np.ndarray
 
     @classmethod
-    def of(cls, moments: Moments, part: int) -> Learner:
-        weights, sums, rows = moments.weights[part], moments.sums[part], moments.rows[part]
-        mean = sums.sum(0) / rows
-        return cls(weights, sums / weights[:, None], moments.products[part] / rows - np.outer(mean, mean), moments.kinds)
+    def of(cls, data: Streams, part: int) -> Learner:
+        """Learn from the parts before `part`."""
+        features, votes = data.features[data.part < part], data.votes[data.part < part]
+        mean, weights = features.mean(0), votes.sum(0)
+        spread = features.T @ features / len(features) - np.outer(mean, mean)
+        return cls(weights, votes.T @ features / weights[:, None], spread, data.kinds)
 
     def direction(self, contrast: np.ndarray, kind: str | None = None) -> np.ndarray:
         """Return the direction (q,) for Σ_j contrast_j mean_j, with features of one kind, or of all kinds."""

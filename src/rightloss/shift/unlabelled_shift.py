@@ -17,7 +17,7 @@ from ..arrays import Numbers, checked_number, random_generator
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, log_mix, without_estimate
 from .label_shift import LabelShiftWarning
 from .shift_features import MEANS, PAIRS, SPREADS, Streams, normal_scores, streams_of
-from .stream_scores import HeldOutPart, Learner, Moments, moments_of
+from .stream_scores import HeldOutPart, Learner
 
 CLASSES = "classes"
 _IN_WORDS = {
@@ -120,12 +120,12 @@ def unlabelled_shift_test(
         >>> unlabelled_shift_test(x, y, unlabelled, prevalence=0.1).tenable
         True
     """
-    size = _checked_size(size)
+    size = checked_number(size, "size", 1e-12, 1 - 1e-12, "write 0.05 for 5 % false alarms")
     known, num_classes = _population(prevalence)
     data = streams_of(x, y, unlabelled, num_classes, groups, _checked_folds(folds), random_generator(generator))
-    moments = moments_of(data)
-    found = _tested(data, moments, known)
-    at_any = found.p_value if known is None else _tested(data, moments, None).p_value
+    learners = [Learner.of(data, part) for part in range(1, data.parts)]
+    found = _tested(data, learners, known)
+    at_any = found.p_value if known is None else _tested(data, learners, None).p_value
     complaints = _complaints(found, known is not None, at_any, size)
     message = _message(data, found, complaints)
     if complaints:
@@ -150,16 +150,16 @@ class _Found(NamedTuple):
         return min(_holm(self.raw).values())
 
 
-def _tested(data: Streams, moments: Moments, known: np.ndarray | None) -> _Found:
+def _tested(data: Streams, learners: list[Learner], known: np.ndarray | None) -> _Found:
     """Score each part but the first with scores learned on the parts before it, and sum over the parts."""
     found = []
-    for part in range(1, data.parts):
+    for part, learner in enumerate(learners, 1):
         own = data.part == part
         held = HeldOutPart(data.votes[own], data.groups[own])
         if held.effective.min() > 1.5:
-            found.append(_scored(held, moments.features[own], Learner.of(moments, part - 1), known, part))
+            found.append(_scored(held, data.features[own], learner, known, part))
     if not found:
-        return _Found({kind: [1.0] for kind in (*data.blocks, CLASSES)}, 0.0, (0.5, math.inf), (), 0)
+        return _Found({kind: [1.0] for kind in (*dict.fromkeys(data.kinds.tolist()), CLASSES)}, 0.0, (0.5, math.inf), (), 0)
     return _summed_up(found, known is None, _unseen(data, np.mean([each.mix for each in found], 0)))
 
 
@@ -262,12 +262,6 @@ def _population(prevalence: Any) -> tuple[np.ndarray | None, int | None]:
         return prevalence.population, prevalence.num_classes
     length = 2 if np.ndim(prevalence) == 0 else len(prevalence)
     return np.exp(log_mix(prevalence, "prevalence", length)), length
-
-
-def _checked_size(size: Any) -> float:
-    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < 1:
-        raise ValueError(f"Expected `size` to lie strictly between 0 and 1, but got {size!r}: write 0.05 for 5 % false alarms.")
-    return float(size)
 
 
 def _checked_folds(folds: Any) -> int:

@@ -19,9 +19,10 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -32,9 +33,8 @@ from ..calibration import Calibration
 from ..extras import install
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
 from .candidates import correction_of, fold_corrections
-from .columns import Kind
 from .encode import ColumnSpec
-from .findings import Finding, Level
+from .findings import Finding
 from .labels import MOST_CLASSES, Label
 from .model import FoldModels, HeldOutPredictions, TableModel
 from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
@@ -49,6 +49,7 @@ _ARRAYS_FORMAT = Format(
 _CORRECTION = ("slopes", "biases", "sampling")
 _ODDS_RATIOS = ("class", "column", "change", "step", "odds_ratio", "low", "high")
 _FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
+Record = TypeVar("Record")
 
 
 def save_model(
@@ -145,7 +146,7 @@ def load_model(folder: str | os.PathLike[str]) -> TableModel:
     """
     folder = Path(folder)
     facts = _read_facts(folder)
-    for name, digest in _dict(facts, "files").items():
+    for name, digest in dict(facts.get("files") or {}).items():
         if name not in (_ARRAYS, _TREES) or _sha256(folder / name, folder) != digest:
             raise _damaged(folder, f"{name} is not as it was saved")
     arrays, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS, "numpy")
@@ -284,116 +285,81 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> TableModel:
-    classes = _classes(facts["classes"], folder)
-    prevalence = saved_prevalence(_dict(facts, "prevalence"), folder / _JSON)
-    columns = [_column(each, folder) for each in _list(facts, "columns")]
-    _require(prevalence.num_classes == len(classes), folder, "classes and population differ in number")
-    positive = None if facts["positive"] is None else classes[1]
-    _require(positive == facts["positive"] and (positive is None or len(classes) == 2), folder, "the positive class is odd")
-    _require(isinstance(facts["target"], str) and isinstance(facts["rows"], int), folder, "target or rows are odd")
-    _require(facts["group"] is None or isinstance(facts["group"], str), folder, "the group column is odd")
+    classes = _checked(facts["classes"], list[Label])
+    _require(2 <= len(classes) <= MOST_CLASSES and len(set(map(repr, classes))) == len(classes), "the classes are odd")
+    prevalence = saved_prevalence(facts["prevalence"], folder / _JSON)
+    _require(prevalence.num_classes == len(classes), "classes and population differ in number")
+    _require(facts["positive"] == (classes[1] if len(classes) == 2 else None), "the positive class is odd")
+    columns = [_record(ColumnSpec, each) for each in facts["columns"]]
+    _require(all(column.scale > 0 for column in columns), "a column's scale is not positive")
     stored = _Stored(arrays, folder, columns, len(classes))
-    held_out = stored.held_out()
+    compared = pd.DataFrame(facts["comparison"])[["candidate", "family", "correction", *_FIGURES, "chosen"]]
+    ratios = None if facts.get("odds_ratios") is None else pd.DataFrame(facts["odds_ratios"])[[*_ODDS_RATIOS]]
     model = TableModel(
-        target=facts["target"],
-        group=facts["group"],
+        target=_checked(facts["target"], str),
+        group=_checked(facts["group"], str | None),
         classes_=classes,
-        positive=positive,
+        positive=facts["positive"],
         population=prevalence,
         columns=columns,
-        comparison=_comparison(_list(facts, "comparison"), folder),
-        held_out=held_out,
+        comparison=compared.astype(dict.fromkeys(_FIGURES, np.float64) | {"chosen": bool}),
+        held_out=stored.held_out(),
         fitted=stored.pipeline(facts["family"]),
         correction=None,
-        rows=facts["rows"],
-        findings=[_finding(each, folder) for each in _list(facts, "findings")],
-        unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"], len(classes), folder),
-        odds_ratios=None if facts.get("odds_ratios") is None else _odds_ratios(_list(facts, "odds_ratios"), folder),
+        rows=_checked(facts["rows"], int),
+        findings=[_record(Finding, each) for each in facts["findings"]],
+        unlabelled=None if facts.get("unlabelled") is None else _record(UnlabelledReport, facts["unlabelled"]),
+        odds_ratios=None if ratios is None else ratios.astype(dict.fromkeys(_ODDS_RATIOS[3:], np.float64)),
     )
     if model.fitted is None:
         return model
+    models = stored.fold_pipelines(facts["family"])
+    predictions = stored.fold_predictions(len(models)) if models else None
     if facts["version"] == 1:
-        return _of_version_1(model, facts["correction"], stored)
-    kind, models = facts["correction"], stored.fold_pipelines(facts["family"])
-    made = [stored.correction(kind, f"folds.{number}.") for number in range(len(models))]
-    folds = FoldModels(models, *stored.fold_predictions(len(models)), made) if models else None
-    return replace(model, correction=stored.correction(kind), folds=folds)
-
-
-def _of_version_1(model: TableModel, correction: str, stored: _Stored) -> TableModel:
-    """Return a model of the version with an affine calibration without shrinkage, which folds repeat; 0.2.0 has no folds."""
-    _require(correction in ("affine", "closed form"), stored.folder, "the correction is not known")
-    method, rho, codes = correction.replace(" ", "_"), model.sampling, model.held_out.target
-    models = stored.fold_pipelines(str(model.family))
-    folds = None
-    if models:
-        log_probs, numbers = stored.fold_predictions(len(models))
-        made = fold_corrections(method, log_probs, codes, numbers, rho, shrink=0.0)
-        if method == "closed_form" and model.unlabelled is not None and model.unlabelled.kept:
-            made = [correction_of(method, log_probs, codes, rho)] * len(models)
-        folds = FoldModels(models, log_probs, numbers, made)
-    if method == "closed_form":
-        return replace(model, correction=correction_of(method, codes, codes, rho), folds=folds)
-    temperature, bias, sampling = (
-        stored.array(f"calibration.{name}", np.float64, -1) for name in ("temperature", "bias", "sampling")
+        correction, of_folds = _of_version_1(model, facts["correction"], stored, predictions)
+    else:
+        correction = stored.correction(facts["correction"])
+        of_folds = [stored.correction(facts["correction"], f"folds.{number}.") for number in range(len(models))]
+    return replace(
+        model, correction=correction, folds=None if predictions is None else FoldModels(models, *predictions, of_folds)
     )
-    return replace(model, correction=Calibration("affine", 1 / temperature, bias, sampling), folds=folds)
 
 
-def _classes(values: Any, folder: Path) -> list[Label]:
-    fine = isinstance(values, list) and 2 <= len(values) <= MOST_CLASSES
-    fine = fine and all(isinstance(value, str | int | float | bool) for value in values)
-    _require(fine and len({(type(value), value) for value in values}) == len(values), folder, "the classes are odd")
-    return list(values)
+def _of_version_1(
+    model: TableModel, kind: str, stored: _Stored, predictions: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[Calibration, list[Calibration]]:
+    """Return the correction of an older model, and of its folds: the closed form, or an affine one without shrinkage."""
+    method, rho, codes = {"affine": "affine", "closed form": "closed_form"}[kind], model.sampling, model.held_out.target
+    found = correction_of("closed_form", codes, codes, rho)
+    if method == "affine":
+        names = ("temperature", "bias", "sampling")
+        temperature, bias, sampling = (stored.array(f"calibration.{name}", np.float64, len(rho)) for name in names)
+        found = Calibration("affine", 1 / temperature, bias, sampling)
+    if predictions is None:
+        return found, []
+    if model.unlabelled is not None and model.unlabelled.kept:  # such models predict at the same mix in each fold
+        return found, [found] * (int(predictions[1].max()) + 1)
+    return found, fold_corrections(method, predictions[0], codes, predictions[1], rho, shrink=0.0)
 
 
-def _column(value: Any, folder: Path) -> ColumnSpec:
-    numbers = [value["fill"], value["mean"], value["scale"]]
-    _require(
-        all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers), folder, "a column's numbers"
-    )
-    texts = [value["name"], *value["categories"], *value["pooled"]]
-    _require(all(isinstance(each, str) for each in texts) and value["kind"] in get_args(Kind), folder, "a column's names")
-    _require(isinstance(value["has_missing"], bool) and value["scale"] > 0, folder, "a column's scale")
-    _require(value["date_format"] is None or isinstance(value["date_format"], str), folder, "a date's format")
-    fixed = {"categories": tuple(value["categories"]), "pooled": tuple(value["pooled"])}
-    floats = {name: float(value[name]) for name in ("fill", "mean", "scale")}
-    return ColumnSpec(**{**value, **fixed, **floats})
+def _record(kind: type[Record], value: Any) -> Record:
+    """Return a dataclass from a dict of JSON, with the types of its fields checked; fields with a default may be missing."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _checked(each, hints[name]) for name, each in value.items()})
 
 
-def _comparison(records: list[Any], folder: Path) -> pd.DataFrame:
-    frame = pd.DataFrame(records)
-    needed = {"candidate", "family", "correction", "chosen", *_FIGURES}
-    _require(needed == set(frame.columns), folder, "the comparison lacks columns")
-    return frame.astype({name: np.float64 for name in _FIGURES} | {"chosen": bool})
-
-
-def _odds_ratios(records: list[Any], folder: Path) -> pd.DataFrame:
-    frame = pd.DataFrame(records)
-    _require(set(_ODDS_RATIOS) == set(frame.columns), folder, "the odds ratios lack columns")
-    return frame.astype({name: np.float64 for name in _ODDS_RATIOS[3:]})
-
-
-def _finding(value: Any, folder: Path) -> Finding:
-    fine = value["level"] in get_args(Level) and isinstance(value["message"], str)
-    _require(fine and (value["column"] is None or isinstance(value["column"], str)), folder, "a finding is odd")
-    return Finding(value["level"], value["column"], value["message"])
-
-
-def _unlabelled(value: Any, num_classes: int, folder: Path) -> UnlabelledReport:
-    names = {each.name for each in fields(UnlabelledReport)}
-    later = {"stream_gain", "warned", "mean_predictions"}  # older models lack them
-    _require(isinstance(value, dict) and names - later <= set(value) <= names, folder, "unlabelled")
-    counts = value["rows"], value["used"]
-    numbers = [value.get(name) for name in ("p_value", "gain", "low", "high", "stream_gain")]
-    fine = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in counts)
-    fine &= all(each is None or isinstance(each, float) for each in numbers) and isinstance(value["kept"], bool)
-    fine &= isinstance(value.get("warned", False), bool)
-    for limits in (value["population_low"], value["population_high"], value.get("mean_predictions")):
-        of_classes = isinstance(limits, list) and len(limits) == num_classes
-        fine &= limits is None or (of_classes and all(isinstance(each, float) for each in limits))
-    _require(fine, folder, "what is said of unlabelled rows is odd")
-    return UnlabelledReport(**value)
+def _checked(value: Any, hint: Any) -> Any:
+    """Return a value of JSON if it has a type; lists become tuples and ints floats where these are expected."""
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for each in choices:
+        inner = get_args(each)
+        if get_origin(each) is Literal and isinstance(value, str) and value in inner:
+            return value
+        if get_origin(each) in (list, tuple) and isinstance(value, list):
+            return get_origin(each)(_checked(item, inner[0]) for item in value)
+        if each in (type(value), None) or (each is float and type(value) is int):
+            return float(value) if each is float else value
+    raise TypeError(f"expected {hint}, but got {value!r:.100}")
 
 
 @dataclass(frozen=True)
@@ -407,18 +373,17 @@ class _Stored:
 
     def array(self, name: str, dtype: type, *shape: int) -> np.ndarray:
         """Return an array with dtype, shape and finiteness checked; −1 is any length."""
-        _require(name in self.arrays, self.folder, f"{name} is missing")
         array = self.arrays[name]
         fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
-        _require(fits and array.dtype == dtype, self.folder, f"{name} is {array.dtype}{list(array.shape)}")
-        _require(bool(np.isfinite(array).all()), self.folder, f"{name} has numbers that are not finite")
+        _require(fits and array.dtype == dtype, f"{name} is {array.dtype}{list(array.shape)}")
+        _require(bool(np.isfinite(array).all()), f"{name} has numbers that are not finite")
         return array
 
     def held_out(self) -> HeldOutPredictions:
         log_probs = self.array("held_out.log_probs", np.float64, -1, self.num_classes)
-        names = ["target", "rows", *(["groups"] if "held_out.groups" in self.arrays else [])]
+        names = [name for name in ("target", "groups", "rows") if name != "groups" or "held_out.groups" in self.arrays]
         found = {name: self.array(f"held_out.{name}", np.int64, len(log_probs)) for name in names}
-        _require(bool(np.isin(found["target"], np.arange(self.num_classes)).all()), self.folder, "labels out of range")
+        _require(bool(np.isin(found["target"], np.arange(self.num_classes)).all()), "labels are out of range")
         return HeldOutPredictions(log_probs, found["target"], found.get("groups"), found["rows"])
 
     def pipeline(self, family: Any, prefix: str = "") -> Pipeline | None:
@@ -427,9 +392,9 @@ class _Stored:
             coefficients = self.array(f"{prefix}coefficients", np.float64, self.num_classes, width)
             return LinearPipeline.of(coefficients, self.array(f"{prefix}intercepts", np.float64, self.num_classes))
         if family == "boosting":
-            trees = self.array(f"{prefix}trees", np.uint8, -1).tobytes() if prefix else None
+            trees = self.array(f"{prefix}trees", np.uint8, -1).tobytes() if prefix else (self.folder / _TREES).read_bytes()
             return BoostingPipeline.of(self._booster(trees), self.num_classes)
-        _require(family is None, self.folder, f"the family {family!r} is not known")
+        _require(family is None, f"the family {family!r} is not known")
         return None
 
     def fold_pipelines(self, family: str) -> list[Pipeline]:
@@ -444,45 +409,33 @@ class _Stored:
         rows = len(self.arrays["held_out.target"])
         log_probs = self.array("folds.log_probs", np.float64, rows, self.num_classes)
         numbers = self.array("folds.numbers", np.int64, rows)
-        _require(count > 1 and set(numbers.tolist()) == set(range(count)), self.folder, "the models of the folds are odd")
+        _require(count > 1 and set(numbers.tolist()) == set(range(count)), "the models of the folds are odd")
         return log_probs, numbers
 
     def correction(self, kind: Any, prefix: str = "") -> Calibration:
         slopes, biases, sampling = (self.array(prefix + name, np.float64, self.num_classes) for name in _CORRECTION)
         fine = kind in ("mean", "affine", "beta", "intercepts") and (slopes >= 0).all() and (sampling > 0).all()
-        _require(bool(fine), self.folder, "the correction is odd")
+        _require(bool(fine), "the correction is odd")
         return Calibration(kind, slopes, biases, sampling)
 
-    def _booster(self, trees: bytes | None) -> Any:
+    def _booster(self, trees: bytes) -> Any:
         try:
             import lightgbm
         except ImportError as error:
             raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
         try:
-            booster = lightgbm.Booster(model_str=((self.folder / _TREES).read_bytes() if trees is None else trees).decode())
-        except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
+            booster = lightgbm.Booster(model_str=trees.decode())
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
             raise _damaged(self.folder, f"{_TREES} cannot be read: {error}") from error
         outputs = 1 if self.num_classes == 2 else self.num_classes
         fits = booster.num_feature() == len(self.columns) and booster.num_model_per_iteration() == outputs
-        _require(fits, self.folder, "the trees do not fit the columns and classes")
+        _require(fits, "the trees do not fit the columns and classes")
         return booster
 
 
-def _list(facts: Mapping[str, Any], name: str) -> list[Any]:
-    value = facts[name]
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise TypeError(f"{name} is no list of objects")
-    return value
-
-
-def _dict(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _require(fine: bool, folder: Path, what: str) -> None:
+def _require(fine: bool, what: str) -> None:
     if not fine:
-        raise _damaged(folder, what)
+        raise TypeError(what)
 
 
 def _damaged(folder: Path, what: str) -> ValueError:
