@@ -239,10 +239,13 @@ class TestTheRuleOfAuto:
         X, y = rows(2000, 0.3, 9)
         few = np.flatnonzero((y == 0) | (np.cumsum(y) <= 12))
         assert corrected(balanced(), 0.3).fit(X[few], y[few]).method_ == "closed_form"
-        model = corrected(forest(class_weight="balanced"), 0.3).fit(X[few], y[few])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrevalenceWarning)  # of "flat"
+            model = corrected(forest(class_weight="balanced"), 0.3).fit(X[few], y[few])
         assert set(model.comparison_) == {"closed_form", "affine", "population"}
-        assert model.method_ == "affine"
-        assert expected_log_likelihood(model, *rows(20_000, 0.5, 5), 0.3) > 0.3 * np.log(0.3) + 0.7 * np.log(0.7)
+        assert model.method_ in ("affine", "flat")
+        guess = 0.3 * np.log(0.3) + 0.7 * np.log(0.7)
+        assert expected_log_likelihood(model, *rows(20_000, 0.5, 5), 0.3) > 1.01 * guess
         one = np.flatnonzero((y == 0) | (np.cumsum(y) <= 1))
         assert corrected(balanced(), 0.3).fit(X[one], y[one]).method_ == "closed_form"
 
@@ -472,13 +475,15 @@ def copies(n: int, each: int, seed: int, noise: float = 0.01) -> tuple[np.ndarra
 @pytest.mark.long
 class TestGroups:
     def test_rows_of_one_person_are_left_out_together_and_the_correction_is_for_new_people(self) -> None:
-        X, y, whose = copies(150, 4, 0)
-        new = rows(4000, 0.1, 1, features=4)
-        with pytest.warns(PrevalenceWarning, match="near-copy in another fold.*`groups`"):
-            shuffled = corrected(forest(), 0.1, random_state=0).fit(X, y)
-        grouped = corrected(forest(), 0.1, random_state=0).fit(X, y, groups=whose)
-        guess = 0.1 * np.log(0.1) + 0.9 * np.log(0.9)
-        assert expected_log_likelihood(shuffled, *new, 0.1) < guess < expected_log_likelihood(grouped, *new, 0.1)
+        found, new = [], rows(4000, 0.1, 1, features=4)
+        for seed in range(4):
+            X, y, whose = copies(150, 4, 10 * seed)
+            with pytest.warns(PrevalenceWarning, match="near-copy in another fold.*`groups`"):
+                shuffled = corrected(forest(), 0.1, random_state=0).fit(X, y)
+            grouped = corrected(forest(), 0.1, random_state=0).fit(X, y, groups=whose)
+            found.append([expected_log_likelihood(each, *new, 0.1) for each in (shuffled, grouped)])
+        assert min(grouped - shuffled for shuffled, grouped in found) > 0
+        assert min(grouped for _, grouped in found) > 0.1 * np.log(0.1) + 0.9 * np.log(0.9)  # always answering the population
 
     def test_copies_of_a_person_do_not_shorten_the_interval_of_adapt(self) -> None:
         X, y = rows(300, 0.5, 0, features=2)
