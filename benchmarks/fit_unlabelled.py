@@ -18,17 +18,16 @@ from report import folder, table
 
 from rightloss.tabular import fit as fitting
 from rightloss.tabular import fit_table
-from rightloss.tabular.compare import choose
-from rightloss.tabular.unlabelled import WITH_UNLABELLED
+from rightloss.tabular.unlabelled import WITH_UNLABELLED, stream_log_likelihood
 
 CASES = [("Default", 0.0), ("Default", 0.5), ("Caravan", 0.0), ("Caravan", 0.5), ("adult", 0.0), ("satimage", 0.0)]
 LABELLED, UNLABELLED, TESTED, SEEDS = 60, 6000, 10_000, range(100, 110)
-CHOOSE_BY_BOTH = fitting._chosen_by_both
 
 
-def choose_by_labelled(compared: Any, families: Any, crossed: Any, of_table: Any, some: Any, prevalence: Any) -> Any:
-    """Choose as if the unlabelled rows said nothing."""
-    return choose(compared, some.codes, prevalence, some.groups), 0.0
+def of_labelled(log_probs: Any, codes: Any, of_others: Any, population: Any) -> float:
+    """Return the expected log-likelihood of the labelled rows, as if the unlabelled ones said nothing."""
+    own = log_probs[np.arange(len(codes)), codes]
+    return float(population @ [own[codes == k].mean() for k in range(len(population))])
 
 
 def draw(name: str, moved: float, seed: int) -> tuple[list[float], bool, bool]:
@@ -41,8 +40,8 @@ def draw(name: str, moved: float, seed: int) -> tuple[list[float], bool, bool]:
     population, y = float(data.y[rest].mean()), data.y[test]
     unlabelled = x.iloc[others] + moved * x.std() * rng.choice([-1, 1], x.shape[1])
     found, labelled = [], x.iloc[few].assign(target=data.y[few])
-    for rows, rule in ((None, CHOOSE_BY_BOTH), (unlabelled, choose_by_labelled), (unlabelled, CHOOSE_BY_BOTH)):
-        setattr(fitting, "_chosen_by_both", rule)  # noqa: B010
+    for rows, rule in ((None, stream_log_likelihood), (unlabelled, of_labelled), (unlabelled, stream_log_likelihood)):
+        setattr(fitting, "stream_log_likelihood", rule)  # noqa: B010
         model = fit_table(labelled, target="target", population=population, unlabelled=rows, positive=1)
         found.append(float(model.predict_log_proba(x.iloc[test])[np.arange(len(y)), y].mean()))
     assert model.unlabelled is not None

@@ -53,7 +53,7 @@ classes it is `a=0.9,b=0.09,c=0.01`. [Unknown?](#share-unknown) Leave it out.
 
 {fit}
 
-Several models are compared by cross-validation, and the best one is kept. The folder holds the model, without pickle,
+Several models are compared by cross-validation, and the best one is kept, or a simpler one that is as good. The folder holds the model, without pickle,
 and `report.html`: one page, shown above, that works offline.
 
 ## 3. Predict
@@ -65,8 +65,7 @@ predictions for a population where one in ten defaults. Nothing is trained again
 standard output, for a pipe, and all messages to standard error.
 
 `--level 0.95` adds `low_Yes` and `high_Yes`, 95 % limits of each risk. They say how much the risk changes if the model
-is fitted without a fifth of the rows, by a jackknife; choice of its penalty or its trees, and calibration, are done
-again each time. With `--group` whole groups are left out. If the population was counted in a survey, write `--population
+is fitted and calibrated without a fifth of the rows, by a jackknife; its penalty or number of trees stays the same. With `--group` whole groups are left out. If the population was counted in a survey, write `--population
 "12 of 3000"`: the limits then allow for how few were counted. One number is taken as known. The limits do not allow for
 what no model of these columns could learn.
 

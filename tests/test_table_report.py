@@ -80,10 +80,12 @@ def test_groups_have_rows_of_the_class_and_of_the_rest_even_where_the_classes_ar
 def test_the_picture_is_off_the_line_before_the_correction_and_on_it_after() -> None:
     log_probs, target, population = calibrated(4000, 1)
     drawing = calibration_drawing(log_probs, target, population, np.array([0.5, 0.5]), positive=1)
-    scale = (drawing.right - drawing.left) / (drawing.bottom - drawing.top)
+    scale = (drawing["right"] - drawing["left"]) / (drawing["bottom"] - drawing["top"])
     distance = {
-        series.name: [(point.x - drawing.left) - scale * (drawing.bottom - point.y) for point in series.points]
-        for series in drawing.series
+        series["name"]: [
+            (point["x"] - drawing["left"]) - scale * (drawing["bottom"] - point["y"]) for point in series["points"]
+        ]
+        for series in drawing["series"]
     }
     assert abs(np.mean(distance["after"])) < 10
     assert min(distance["before"]) > 40  # to the right: predicted too high

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import expit, logit, logsumexp
 
 from .. import __version__
 from ..predictive import retarget
@@ -40,7 +41,7 @@ _LIMITS = (
 
 def report_page(model: TableModel) -> str:
     """Return the page as HTML; all text of the table is escaped."""
-    population, sampling, focus = _mix(model.population.population), _mix(model.population.sampling), _focus_classes(model)
+    population, sampling, focus = model.population.population, model.population.sampling, _focus_classes(model)
     held = model.held_out
     context = {
         "version": __version__,
@@ -137,12 +138,12 @@ def slider_data(model: TableModel) -> dict[str, Any]:
 
 
 def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]:
-    held, pi = model.held_out, _mix(model.population.population)
+    held, pi = model.held_out, model.population.population
     odds, rate = _log_odds(held.log_probs, k), float(pi[k])
-    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
+    weights = (pi / np.bincount(held.target, minlength=len(pi)))[held.target]
     people = _weighted_quantiles(odds, weights, list(_PEOPLE.values()))
-    sampling = _mix(model.population.sampling)[k]
-    start = _expit(np.quantile(odds[held.target == k], 1 - _RECALL))
+    sampling = model.population.sampling[k]
+    start = expit(np.quantile(odds[held.target == k], 1 - _RECALL))
     rest = [j for j in range(len(pi)) if j != k and (held.target == j).any()]
     return {
         "label": str(model.classes_[k]),
@@ -152,7 +153,7 @@ def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]
         "own": _packed(odds[held.target == k]),
         "rest": [{"weight": float(pi[j] / pi[rest].sum()), "odds": _packed(odds[held.target == j])} for j in rest],
         "people": people.tolist(),
-        "uncorrected": _expit(people + _logit(sampling) - _logit(rate)).tolist(),
+        "uncorrected": expit(people + logit(sampling) - logit(rate)).tolist(),
     }
 
 
@@ -176,16 +177,14 @@ def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, shares: list[fl
 
 def _log_odds(log_probs: np.ndarray, k: int) -> np.ndarray:
     """Return log p_k/(1 − p_k) from a table of log-probabilities, without rounding 1 − p_k."""
-    others = np.delete(log_probs, k, axis=1)
-    top = others.max(1)
-    return log_probs[:, k] - top - np.log(np.exp(others - top[:, None]).sum(1))
+    return log_probs[:, k] - logsumexp(np.delete(log_probs, k, axis=1), axis=1)
 
 
 def _mean_predictions(model: TableModel, k: int) -> tuple[float, float]:
     """Return the mean prediction of class k over the population, and that of the same model at the table's mix."""
-    held, pi = model.held_out, _mix(model.population.population)
-    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
-    tables = held.log_probs, retarget(held.log_probs, pi, _mix(model.population.sampling))
+    held, pi = model.held_out, model.population.population
+    weights = (pi / np.bincount(held.target, minlength=len(pi)))[held.target]
+    tables = held.log_probs, retarget(held.log_probs, pi, model.population.sampling)
     after, before = (float(np.average(np.exp(table[:, k]), weights=weights)) for table in tables)
     return after, before
 
@@ -247,11 +246,7 @@ def _focus_classes(model: TableModel) -> list[int]:
     """Return the selectable classes: the positive one of two, or all of more than two, the rarest first."""
     if len(model.classes_) == 2:
         return [1]
-    return np.argsort(_mix(model.population.population)).tolist()
-
-
-def _mix(frequencies: Any) -> Float64[np.ndarray, " k"]:
-    return np.asarray(frequencies, dtype=np.float64)
+    return np.argsort(model.population.population).tolist()
 
 
 def _where(label: object, share: float) -> str:
@@ -273,14 +268,6 @@ def _number(value: float, digits: int = 3) -> str:
 
 def _signed(value: float) -> str:
     return f"+{_number(value)}" if value > 0 else _number(value)
-
-
-def _logit(p: float) -> float:
-    return float(np.log(p) - np.log1p(-p))
-
-
-def _expit(z: Any) -> Any:
-    return 1 / (1 + np.exp(-np.asarray(z)))
 
 
 def _environment() -> Environment:

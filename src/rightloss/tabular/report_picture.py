@@ -1,15 +1,14 @@
 """The calibration plot of the report: predicted against observed risk, in log-odds.
 
-Stage: held-out log-probabilities, labels, π, ρ → `Drawing`, coordinates that the report's template draws.
+Stage: held-out log-probabilities, labels, π, ρ → coordinates that the report's template draws.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit
 
 from ..predictive import retarget
 
@@ -20,52 +19,7 @@ _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 _LOWEST, _HIGHEST = 1e-6, 0.9999
 _FEWEST = 3  # minimum rows of the class, and of the rest, in a group
 _Z = 1.959964  # of 95 % intervals
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A number on both axes."""
-
-    label: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True)
-class Point:
-    """A bin: its position, and the limits of its interval."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Series:
-    """The bins of one set of predictions, named "after" or "before" the correction."""
-
-    name: str
-    points: list[Point]
-
-    @property
-    def path(self) -> str:
-        return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in self.points)
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """The plot: its size, the rectangle of the axes, and the content."""
-
-    ticks: list[Tick]
-    series: list[Series]
-    alt: str
-    width: int = 480
-    height: int = 400
-    left: int = 62
-    right: int = 468
-    top: int = 12
-    bottom: int = 350
+_SIZE = {"width": 480, "height": 400, "left": 62, "right": 468, "top": 12, "bottom": 350}  # the last four are those of the axes
 
 
 def calibration_drawing(
@@ -75,7 +29,7 @@ def calibration_drawing(
     sampling: Float64[np.ndarray, " k"],
     positive: int,
     bins: int = 10,
-) -> Drawing:
+) -> dict[str, Any]:
     """Return the plot of observed against predicted risk of one class at π: for the predictions, and for the same at ρ.
 
     Args:
@@ -97,12 +51,28 @@ def calibration_drawing(
         f"Observed risk against predicted risk at the population, where it is {population[positive]:.3g}: on average the model "
         f"predicts {after:.3g}, and without the correction {before:.3g}."
     )
-    frame = _Frame.around(list(curves.values()))
-    return Drawing(frame.ticks(), [Series(name, frame.points(curve)) for name, curve in curves.items()], alt)
+    shown = np.concatenate([each for curve in curves.values() for each in (curve.predicted, curve.observed)])
+    ends = logit(np.clip(shown[np.isfinite(shown)], _LOWEST, _HIGHEST))
+    low, high = ends.min() - 0.7, ends.max() + 0.7
+
+    def place(shares: np.ndarray, start: str, end: str) -> np.ndarray:
+        """Return positions of fractions on an axis; values beyond the ends are at the end."""
+        parts = np.clip((logit(np.clip(shares, 1e-300, 1 - 1e-16)) - low) / (high - low), 0, 1)
+        return np.round(_SIZE[start] + parts * (_SIZE[end] - _SIZE[start]), 1)
+
+    series = []
+    for name, curve in curves.items():
+        columns = [place(curve.predicted, "left", "right"), *(place(each, "bottom", "top") for each in curve[1:])]
+        points = [dict(zip(("x", "y", "low", "high"), point, strict=True)) for point in np.column_stack(columns).tolist()]
+        path = " ".join(f"{point['x']:.1f},{point['y']:.1f}" for point in points)
+        series.append({"name": name, "points": points, "path": path})
+    inside = np.array([each for each in _TICKS if low <= logit(each) <= high])
+    both = zip(inside, place(inside, "left", "right").tolist(), place(inside, "bottom", "top").tolist(), strict=True)
+    ticks = [{"label": f"{100 * share:g} %", "x": x, "y": y} for share, x, y in both]
+    return {**_SIZE, "ticks": ticks, "series": series, "alt": alt}
 
 
-@dataclass(frozen=True)
-class Curve:
+class RiskCurve(NamedTuple):
     """Groups of increasing predictions: mean predicted risk, and observed risk with limits, all at π `(b,)`."""
 
     predicted: Float64[np.ndarray, " b"]
@@ -117,7 +87,7 @@ def calibration_curve(
     population: Float64[np.ndarray, " k"],
     positive: int,
     bins: int,
-) -> Curve:
+) -> RiskCurve:
     """Return observed against predicted risk in groups with as many rows of the class each: at a small π, groups of equal
     size would have none.
 
@@ -134,9 +104,9 @@ def calibration_curve(
     mix = np.where(np.arange(len(population)) == positive, 0, population) / (1 - population[positive])
     rest = mix @ shares
     error = np.sqrt(spread[positive] / shares[positive] ** 2 + (mix**2 @ spread) / rest**2)
-    odds = _logit(float(population[positive])) + np.log(shares[positive] / rest)
-    observed, low, high = (1 / (1 + np.exp(-(odds + z * error))) for z in (0.0, -_Z, _Z))
-    return Curve(predicted, observed, low, high)
+    odds = logit(population[positive]) + np.log(shares[positive] / rest)
+    observed, low, high = (expit(odds + z * error) for z in (0.0, -_Z, _Z))
+    return RiskCurve(predicted, observed, low, high)
 
 
 def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
@@ -144,48 +114,8 @@ def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
     shares = np.linspace(0, 1, min(bins, max(1, int(own.sum()) // _FEWEST)) + 1)[1:-1]
     edges = np.unique(np.quantile(probability[own], shares))
     kept: list[float] = []
-    for edge in [*edges.tolist(), math.inf]:
-        inside = (probability >= (kept[-1] if kept else -math.inf)) & (probability < edge)
+    for edge in [*edges.tolist(), np.inf]:
+        inside = (probability >= (kept[-1] if kept else -np.inf)) & (probability < edge)
         if min(int((inside & own).sum()), int((inside & ~own).sum())) >= _FEWEST:
             kept.append(edge)
     return np.searchsorted(np.array(kept[:-1]), probability, side="right")
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """The range of log-odds of both axes, and its position in the plot."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, curves: list[Curve]) -> _Frame:
-        shown = np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed)])
-        shown = np.clip(shown[np.isfinite(shown)], _LOWEST, _HIGHEST)
-        return cls(_logit(float(shown.min())) - 0.7, _logit(float(shown.max())) + 0.7)
-
-    def points(self, curve: Curve) -> list[Point]:
-        rows = zip(curve.predicted, curve.observed, curve.low, curve.high, strict=True)
-        return [
-            Point(self.x(float(predicted)), *(self.y(float(value)) for value in (observed, low, high)))
-            for predicted, observed, low, high in rows
-        ]
-
-    def ticks(self) -> list[Tick]:
-        inside = [each for each in _TICKS if self.low <= _logit(each) <= self.high]
-        return [Tick(f"{100 * each:g} %", self.x(each), self.y(each)) for each in inside]
-
-    def x(self, share: float) -> float:
-        return round(Drawing.left + self._place(share) * (Drawing.right - Drawing.left), 1)
-
-    def y(self, share: float) -> float:
-        return round(Drawing.bottom - self._place(share) * (Drawing.bottom - Drawing.top), 1)
-
-    def _place(self, share: float) -> float:
-        """Return the position of a fraction on the axis, from 0 to 1; values beyond the ends are at the end."""
-        return min(1.0, max(0.0, (_logit(share) - self.low) / (self.high - self.low)))
-
-
-def _logit(share: float) -> float:
-    share = min(max(share, 1e-300), 1 - 1e-16)
-    return math.log(share) - math.log1p(-share)
