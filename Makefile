@@ -3,12 +3,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+TABLES ?= .venv-tables
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PROSE := src docs benchmarks examples tests README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help study toy test fast slow extras lint notebooks bench docs dist clean
+.PHONY: help study toy test tables fast slow extras lint notebooks bench docs dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -21,6 +22,9 @@ toy: $(VENV)/.study ## the study of synthetic populations into results/toy: minu
 
 test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+tables: $(TABLES)/.test ## the tests that need no torch, in an environment without it: PYTHON=python3.13 TABLES=.venv-3.13 for another Python
+	$(TABLES)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile -o addopts="-q --strict-markers --strict-config" -m 'not slow'
 
 fast: $(VENV)/.test ## the inner loop: the tests that take under a tenth of a second each; no browser, no Ray, no chains
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow and not long'
@@ -52,7 +56,7 @@ dist: $(VENV)/.release ## a wheel and a source archive into dist/, checked as a 
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove the environment, caches and everything built; results/ stays
-	rm -rf $(VENV) site .cache dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
+	rm -rf $(VENV) .venv-* site .cache dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched last, so an interrupted installation is taken up again.
@@ -67,6 +71,11 @@ $(VENV)/.study: $(VENV)/.created constraints.txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.study requirements-dev.txt
 	$(PIP) -r requirements-dev.txt
+	@touch $@
+
+$(TABLES)/.test: constraints.txt pyproject.toml
+	test -x $(TABLES)/bin/python || $(PYTHON) -m venv $(TABLES)
+	$(TABLES)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test-table]'
 	@touch $@
 
 # Only its data are read, to build the shipped tables again; the package itself does not run on current NumPy.

@@ -54,7 +54,7 @@ def training(k: int) -> dict[str, list[float]]:
     auxiliary, running = rl.AuxiliaryMarginal(p.head), rl.RunningMarginal()
     running.prepare(k)
     criterion = rl.InformationGainLoss(p.prevalence, marginal=auxiliary)
-    offset = (p.prevalence.sampling.log() - p.prevalence.population.log()).float()
+    offset = -torch.tensor(p.prevalence.log_weights).float()
     optimizer = torch.optim.Adam([*p.body.parameters(), *p.head.parameters()], lr=1e-3)
     curves: dict[str, list[float]] = {"auxiliary": [], "running": []}
     for _ in range(STEPS):

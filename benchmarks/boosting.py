@@ -76,8 +76,8 @@ def default(seed: int) -> Split:
 def gaussians(seed: int) -> Split:
     """Return two Gaussians in five dimensions, 300 rows of the rare class and 2,700 of the other; 40,000 test rows."""
     population = TwoGaussians(POPULATION)
-    x, y = (np.asarray(each) for each in population.sample(2700, seed))
-    x_new, y_new = (np.asarray(each) for each in population.sample(20_000, 1000 + seed))
+    x, y = population.sample(2700, seed)
+    x_new, y_new = population.sample(20_000, 1000 + seed)
     return Split(x[:3000], y[:3000], x_new, y_new)
 
 

@@ -22,19 +22,15 @@ from unlabelled_methods import LABELLED, Draw, Kind, matched
 from unlabelled_methods import Job as StreamJob
 from unlabelled_methods import fit as fit_streams
 
+from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
+from rightloss.calibration.held_out import HeldOut
+from rightloss.calibration.likelihood import maximise
+from rightloss.calibration.model import CalibrationKind, fit_slopes
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
-from rightloss.sklearn.logit_calibration import (
-    CalibrationMethod,
-    LogitCalibration,
-    calibrate_logits,
-    fit_logits,
-    match_mean,
-    smooth_likelihoods,
-)
 
 FOLDS, CLASSIFIER_FOLDS = 2, 5
-METHODS: tuple[CalibrationMethod, ...] = ("affine", "beta")
+METHODS: tuple[CalibrationKind, ...] = ("affine", "beta")
 FIGURES = (
     "likelihood",
     "auc",
@@ -152,18 +148,18 @@ class Calibrated(NamedTuple):
 
 
 def calibrated(
-    tables: list[np.ndarray], y: np.ndarray, pi: np.ndarray, method: CalibrationMethod, crossed: bool = True
+    tables: list[np.ndarray], y: np.ndarray, pi: np.ndarray, method: CalibrationKind, crossed: bool = True
 ) -> Calibrated:
     """Calibrate as `PrevalenceCorrectedClassifier` does, here on the validation rows; tables are at π."""
     data = np.bincount(y, minlength=len(pi)) / len(y)
     at_data, *rest = (moved(each, pi, data) for each in tables)
-    whole = calibrate_logits(at_data, y, np.ones(len(y)), method)
-    folds, valid = _folds(y), whole(at_data)
+    whole = fit_slopes(HeldOut(at_data, y), method)
+    folds, valid = _folds(y), whole.apply(at_data)
     for fold in range(FOLDS if crossed and np.bincount(y).min() >= 2 * FOLDS else 0):
         out = folds == fold
-        valid[out] = calibrate_logits(at_data[~out], y[~out], np.ones(int((~out).sum())), method)(at_data[out])
-    test, *others = (moved(whole(each), data, pi) for each in rest)
-    return Calibrated(moved(valid, data, pi), test, whole.slope, others[0] if others else None)
+        valid[out] = fit_slopes(HeldOut(at_data[~out], y[~out]), method).apply(at_data[out])
+    test, *others = (moved(whole.apply(each), data, pi) for each in rest)
+    return Calibrated(moved(valid, data, pi), test, whole.slopes, others[0] if others else None)
 
 
 def _folds(y: np.ndarray) -> np.ndarray:
@@ -218,8 +214,8 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
     for method in METHODS:
         add_calibrated("", method, at, tables, scores, others)
     weights = len(y) * pi[y] / np.bincount(y, minlength=len(pi))[y]
-    at_pi = fit_logits(tables[0], y, weights, "affine")
-    scores.add("affine, fitted at π", at, [at_pi(each) for each in tables])
+    at_pi = Calibration("affine", *maximise(HeldOut(tables[0], y, None, weights), "affine", 1.0), pi)
+    scores.add("affine, fitted at π", at, [at_pi.apply(each) for each in tables])
     if kept.nets.kind == "linear" and len(pi) == 2:
         spread = laplace_spread(rows, kept, base)
         scores.add("Laplace", at, (averaged(t, spread(x)) for t, x in zip(tables, (rows.x_valid, rows.x_test), strict=True)))
@@ -231,7 +227,7 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
 
 
 def add_calibrated(
-    name: str, method: CalibrationMethod, at: int, tables: list[np.ndarray], scores: Scores,
+    name: str, method: CalibrationKind, at: int, tables: list[np.ndarray], scores: Scores,
     others: np.ndarray | None = None, crossed: bool = True,
 ) -> None:  # fmt: skip
     """Score a calibration as "NAME, METHOD"; with unlabelled rows also with the intercept that makes their mean π."""
@@ -252,13 +248,13 @@ def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray
         scores.add(f"{name}, {title}", at, (by_mean(bounded(each, at)) for each in tables), slope=slope, own_name=name)
 
 
-def at_mean(others: np.ndarray, pi: np.ndarray) -> LogitCalibration:
+def at_mean(others: np.ndarray, pi: np.ndarray) -> Calibration:
     """Return the intercepts with which the mean of unlabelled predictions is π; by bisection for two classes."""
     if len(pi) > 2:
-        return match_mean(others, pi, np.ones(len(others)))
+        return fit_mean(others, pi)
     odds = torch.from_numpy(others[:, 1] - others[:, 0])
     shift = float(matched(odds[:, None], float(pi[1]))[0])
-    return LogitCalibration(np.ones(2), np.array([-shift / 2, shift / 2]))
+    return Calibration("intercepts", np.ones(2), np.array([-shift / 2, shift / 2]), pi)
 
 
 def pooled_log_odds(tables: list[np.ndarray]) -> np.ndarray:

@@ -148,14 +148,17 @@ def _employment() -> Task:
 
 
 def _two_gaussians() -> Task:
-    positives = round(GAUSSIAN_SHARE * PEOPLE)
-    x, y = TwoGaussians(GAUSSIAN_SHARE).sample(PEOPLE - positives, seed=0)
-    return Task(x.double().numpy()[:PEOPLE], y.numpy()[:PEOPLE])  # class 0 comes first
+    truth, negatives = TwoGaussians(GAUSSIAN_SHARE), PEOPLE - round(GAUSSIAN_SHARE * PEOPLE)
+    y = (torch.arange(PEOPLE) >= negatives).long()
+    # Drawn by torch, so that the rows stay those of the kept results.
+    noise = torch.randn(2 * negatives, truth.features, generator=torch.Generator().manual_seed(0))[:PEOPLE]
+    x = noise + (2 * y[:, None] - 1) * truth.separation / truth.features**0.5
+    return Task(x.double().numpy(), y.numpy())
 
 
 def _curved_risk() -> Task:
     x, y, _ = met(CurvedRisk(), EVERYONE, PEOPLE, torch.Generator().manual_seed(0))
-    return Task(x.numpy(), y.numpy())
+    return Task(x, y)
 
 
 MORE = {

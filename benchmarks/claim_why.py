@@ -48,8 +48,8 @@ def _gain(kappa: float, at_population: bool) -> Criterion:
 
 def _half_weighted(logits: Tensor, y: Tensor, known: Prevalence) -> Tensor:
     """Return the weighted loss in the mix r between ρ and π, r ∝ √π: weights r/ρ, and the table moved to r."""
-    middle = known.population.sqrt() / known.population.sqrt().sum()
-    return weighted_loss(logits + middle.log() - known.population.log(), y, Prevalence(middle))
+    middle = np.sqrt(known.population) / np.sqrt(known.population).sum()
+    return weighted_loss(logits + torch.from_numpy(np.log(middle / known.population)), y, Prevalence(middle))
 
 
 LOSSES: dict[str, Criterion] = {
@@ -66,7 +66,7 @@ LOSSES: dict[str, Criterion] = {
 def fitted(loss: Criterion, x: Tensor, y: Tensor, prevalence: Prevalence) -> Tensor:
     """Return weights and bias (last) of the log-odds at π, at the optimum of the loss over all rows, started at π."""
     weights = torch.zeros(x.shape[1] + 1, dtype=torch.float64)
-    weights[-1] = (prevalence.population[1] / prevalence.population[0]).log()
+    weights[-1] = math.log(prevalence.population[1] / prevalence.population[0])
     weights.requires_grad_()
     optimizer = torch.optim.LBFGS(
         [weights], max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
@@ -90,7 +90,7 @@ def expected(z: Tensor, mass: Tensor, share: float) -> float:
 
 def lost_by_gaussian(weights: Tensor, population: TwoGaussians, cap: bool = False) -> float:
     """Return what is lost of the best log-likelihood, capped on request: given the class, log-odds are normal."""
-    nodes, mass = gauss_hermite(1)
+    nodes, mass = map(torch.from_numpy, gauss_hermite(1))
     mean = population.separation / math.sqrt(population.features) * weights[:-1].sum()
     spread = weights[:-1].norm()
     found = 0.0
@@ -153,8 +153,8 @@ def intercepts() -> list[dict[str, float | str]]:
         for name, loss in {**LOSSES, CAPPED: logit_adjusted_loss}.items():
             found = []
             for seed in range(SAMPLES):
-                x, y = population.sample(PER_CLASS, seed)
-                weights = fitted(loss, x.double(), y, population.prevalence)
+                x, y = map(torch.from_numpy, population.sample(PER_CLASS, seed))
+                weights = fitted(loss, x, y, population.prevalence)
                 lost = 100 * lost_by_gaussian(weights, population, cap=name == CAPPED) / guess
                 found.append([float(weights[-1]), float(weights[:-1] @ direction), lost])
             array = np.array(found)
@@ -169,10 +169,10 @@ def intercepts() -> list[dict[str, float | str]]:
 def wrong_model() -> list[dict[str, float | str]]:
     """Return, by share, loss and number of rows, what a linear model loses where the truth is bent, in % of the guess's."""
     people = CurvedRisk()
-    x, mass = people.people
-    truth, natural = people.log_odds(x), people.positive
+    truth, natural = torch.from_numpy(people.log_odds(people.people[0])), people.positive
+    x, mass = map(torch.from_numpy, people.people)
     densities = torch.stack([mass * (-truth).sigmoid() / (1 - natural), mass * truth.sigmoid() / natural], 1)
-    pool_x, pool_y, _ = met(people, EVERYONE, 60_000, torch.Generator().manual_seed(0))
+    pool_x, pool_y, _ = map(torch.from_numpy, met(people, EVERYONE, 60_000, torch.Generator().manual_seed(0)))
     rows: list[dict[str, float | str]] = []
     for share in SHARES:
         shift = math.log(share / (1 - share)) - math.log(natural / (1 - natural))

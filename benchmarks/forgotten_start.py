@@ -139,7 +139,7 @@ def ensemble(model: nn.Module, prevalence: rl.Prevalence, run: Run, data: tuple[
 def worth(log_probs: Tensor, y: Tensor, prevalence: rl.Prevalence) -> Found:
     table = log_probs.double().movedim(1, -1).flatten(0, -2) if log_probs.ndim > 2 else log_probs.double()
     y = y.flatten()
-    weights = (prevalence.population * len(y) / torch.bincount(y))[y]
+    weights = (torch.tensor(prevalence.population) * len(y) / torch.bincount(y))[y]
     own = table.gather(1, y[:, None]).squeeze(1)
     return Found(float((weights * table[:, 1].exp()).mean()), float((weights * own).mean()))
 

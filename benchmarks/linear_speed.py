@@ -1,4 +1,4 @@
-"""Compare the fit times of `InformationGainClassifier` with those of scikit-learn's `LogisticRegression` and `MLPClassifier`.
+"""Compare the fit times of our linear model and network with those of scikit-learn's `LogisticRegression` and `MLPClassifier`.
 
 Standardised normal features, of which two tell the classes apart; both at the same `C`, or the same layers, minibatches and
 number of epochs, with the settings that are the defaults elsewhere; processor time on one thread, in turn, medians. Writes
@@ -26,7 +26,7 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
 from rightloss import Prevalence
-from rightloss.sklearn.information_gain import InformationGainClassifier
+from rightloss.sklearn import InformationGainClassifier, InformationGainMLPClassifier
 
 LINEAR = [(500, 5, 2), (5_000, 20, 2), (100_000, 30, 2), (5_000, 200, 2), (1_000, 10, 3), (50_000, 20, 5), (2_000, 1_000, 2)]
 NETS = [(2_000, 10, 2, (50,)), (4_000, 30, 2, (100,)), (4_000, 30, 5, (100,)), (10_000, 100, 2, (100, 50))]
@@ -70,7 +70,7 @@ def linear_row(n: int, d: int, k: int) -> list[str]:
 def network_row(n: int, d: int, k: int, sizes: tuple[int, ...]) -> list[str]:
     """Compare networks over the same number of epochs; κ = ½ takes the marginal into the loss."""
     settings: dict[str, Any] = {"hidden_layer_sizes": sizes, "max_iter": EPOCHS, "n_iter_no_change": 1000, "random_state": 0}
-    ours = [InformationGainClassifier(np.full(k, 1 / k), evidence=kappa, **settings) for kappa in (1.0, 0.5)]
+    ours = [InformationGainMLPClassifier(np.full(k, 1 / k), evidence=kappa, **settings) for kappa in (1.0, 0.5)]
     return [f"{n:,} × {d:,}", str(k), str(sizes), *compared(*rows(n, d, k), MLPClassifier(**settings), *ours)]
 
 

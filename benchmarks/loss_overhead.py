@@ -61,7 +61,7 @@ def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], None]]:
     """What a user could train with instead, ours first after cross-entropy."""
     k = logits.shape[1]
     prevalence = random_prevalence(k)
-    log_offset = prevalence.sampling.log() - prevalence.population.log()
+    log_offset = -torch.tensor(prevalence.log_weights)
     monai_focal = MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
     kornia_focal = kornia.losses.FocalLoss(alpha=None, gamma=2.0, reduction="mean")
     losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from report import folder, table
 from torch import Tensor, nn
@@ -32,7 +33,9 @@ class Plain:
 
     def __init__(self, marginal: Any) -> None:
         self.marginal = marginal
-        self.prepare, self.mix, self.value = marginal.prepare, marginal.mix, marginal.value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.marginal, name)
 
 
 @dataclass
@@ -66,7 +69,7 @@ class Watcher:
         return self.target.log_marginal(params, (self.data[0][rows], self.data[1][rows]))
 
 
-def target_of(name: str, prevalence: rl.Prevalence, reference: Tensor, data: tuple[Tensor, Tensor]) -> LogPosterior:
+def target_of(name: str, prevalence: rl.Prevalence, reference: np.ndarray, data: tuple[Tensor, Tensor]) -> LogPosterior:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
     rl.start_at_prevalence(model[-1], prevalence)
@@ -83,17 +86,23 @@ def target_of(name: str, prevalence: rl.Prevalence, reference: Tensor, data: tup
     return following(target, target.parameters(), data, torch.Generator().manual_seed(0))
 
 
+def rows_of(population: TwoGaussians, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+    x, y = population.sample(per_class, seed)
+    return torch.from_numpy(x).float(), torch.from_numpy(y)
+
+
 def run(name: str, positive: float, paper: bool) -> tuple[list[float], float]:
     """Return the divergences, and the expected log-likelihood at the prevalence."""
     population = TwoGaussians(positive)
-    data, prevalence = population.sample(PER_CLASS, seed=0), population.prevalence.with_evidence(0.0)
+    data, prevalence = rows_of(population, PER_CLASS, 0), population.prevalence.with_evidence(0.0)
     target = target_of(name, prevalence, prevalence.population if paper else prevalence.sampling, data)
     watcher = Watcher(target, data)
     posterior = variational(target, data, steps=STEPS, batch_size=BATCH, watch=None if name == "exact" else watcher)
-    x, y = population.sample(10_000, seed=1)
+    x, y = rows_of(population, 10_000, 1)
     log_probs = posterior.predict(x, samples=100).log_probs
     gains = log_probs.gather(1, y[:, None]).squeeze(1).double()
-    return watcher.divergences, float(prevalence.population @ torch.stack([gains[y == label].mean() for label in (0, 1)]))
+    by_class = [float(gains[y == label].mean()) for label in (0, 1)]
+    return watcher.divergences, float(prevalence.population @ by_class)
 
 
 def main() -> None:

@@ -184,7 +184,7 @@ def net_features(data: str, run: RunConfig) -> np.ndarray:
     """Train the net, keep its best checkpoint, and return the inputs of its last layer for fixed views of all rows."""
     source, device = config_of(data).sources[0], OneCPU()
     batches = Batches(nodules(data), study_images(source, run.task), run, device.device)
-    mix, columns = torch.tensor([0.5, 0.5], dtype=torch.float64), len(nodules(data).feature_names)
+    mix, columns = np.array([0.5, 0.5]), len(nodules(data).feature_names)
     candidate = Candidate(run, run.training.learning_rates[0], batches.sampling, mix, columns, device)
     valid, every = batches.fixed(batches.parts.valid), run.training.steps // run.training.checkpoints
     for step, batch in enumerate(batches, start=1):

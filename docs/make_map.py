@@ -11,10 +11,11 @@ PACKAGE = ROOT / "src" / "rightloss"
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it
-    *("extras.py", "atomic_files.py", "lock.py", "rng.py", "solve.py", "log_probs.py", "prevalence", "finding_tables.py"),
-    *("serialization.py", "sampling", "likelihoods", "marginals", "losses", "inference", "predictive", "shift", "metrics"),
-    *("check", "sklearn", "boosting", "tabular"),
-    *("lidc", "study", "cli"),
+    # without torch
+    *("extras.py", "atomic_files.py", "lock.py", "ray_cluster.py", "arrays.py", "solve.py", "prevalence", "finding_tables.py"),
+    *("serialization.py", "predictive", "calibration", "shift", "metrics", "check", "sklearn", "boosting", "tabular"),
+    # with torch
+    *("tensors.py", "sampling", "likelihoods", "marginals", "losses", "inference", "layer.py", "lidc", "study", "cli"),
 )
 WIDTH = 34
 

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 import pytest
-import torch
-from members import generator, population
-from torch import Tensor
+from draws import population, stream
+from scipy.special import log_softmax
 
 from rightloss.metrics import Evaluation, evaluate
 
@@ -21,23 +20,23 @@ Method = Literal["bootstrap", "analytic"]  # of intervals
 class Case:
     """Labelled predictions as the reference computations take them: one row per class that has a vote, with weights."""
 
-    log_probs: Tensor
-    target: Tensor
-    population: Tensor
+    log_probs: np.ndarray
+    target: np.ndarray
+    population: np.ndarray
     rows: np.ndarray
     labels: np.ndarray
     votes: np.ndarray
 
     @property
     def probs(self) -> np.ndarray:
-        return self.log_probs.double().exp().numpy()[self.rows]
+        return np.exp(self.log_probs)[self.rows]
 
     @property
     def weights(self) -> np.ndarray:
         """π_c / n_c · vote."""
         k = len(self.population)
         totals = np.array([self.votes[self.labels == c].sum() for c in range(k)])
-        return (self.population.numpy() / totals)[self.labels] * self.votes
+        return (self.population / totals)[self.labels] * self.votes
 
     @property
     def decided(self) -> np.ndarray:
@@ -46,37 +45,35 @@ class Case:
         return best.shape[1] - 1 - best[:, ::-1].argmax(1)
 
 
-def hard(log_probs: Tensor, target: Tensor, pi: Tensor) -> Case:
-    rows = np.arange(len(target))
-    return Case(log_probs, target, pi, rows, target.numpy(), np.ones(len(target)))
+def hard(log_probs: np.ndarray, target: np.ndarray, pi: np.ndarray) -> Case:
+    return Case(log_probs, target, pi, np.arange(len(target)), target, np.ones(len(target)))
 
 
-def logits(k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+def logits(k: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Predictions that are informative and not calibrated; labels in a mix of their own."""
-    source = generator(seed)
-    y = torch.multinomial(torch.arange(1.0, k + 1), n, replacement=True, generator=source)
-    y[:k] = torch.arange(k)
-    x = torch.randn(n, k, dtype=torch.float64, generator=source) + 1.2 * torch.nn.functional.one_hot(y, k)
-    return torch.log_softmax(1.4 * x, 1), y
+    source = stream(seed)
+    mix = np.arange(1.0, k + 1)
+    y = source.choice(k, n, p=mix / mix.sum())
+    y[:k] = np.arange(k)
+    return log_softmax(1.4 * (source.normal(size=(n, k)) + 1.2 * np.eye(k)[y]), axis=1), y
 
 
 def with_ties(k: int) -> Case:
     log_probs, y = logits(k, 240, 7)
-    probs = (log_probs.exp() * 8).round() + 1
-    return hard((probs / probs.sum(1, keepdim=True)).log(), y, population(k, 1))
+    probs = (np.exp(log_probs) * 8).round() + 1
+    return hard(np.log(probs / probs.sum(1, keepdims=True)), y, population(k, 1))
 
 
 def with_votes(k: int) -> Case:
     log_probs, y = logits(k, 150, 3)
-    counts = torch.nn.functional.one_hot(y, k) * 2 + torch.nn.functional.one_hot(y.roll(1), k)
-    votes = counts.double() / 3
-    rows, labels = np.nonzero(votes.numpy())
-    return Case(log_probs, votes, population(k, 2), rows, labels, votes.numpy()[rows, labels])
+    votes = (2 * np.eye(k)[y] + np.eye(k)[np.roll(y, 1)]) / 3
+    rows, labels = np.nonzero(votes)
+    return Case(log_probs, votes, population(k, 2), rows, labels, votes[rows, labels])
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "2 classes": lambda: hard(*logits(2, 300, 0), torch.tensor([0.95, 0.05], dtype=torch.float64)),
-    "2 classes, 1 in 100,000": lambda: hard(*logits(2, 300, 0), torch.tensor([1 - 1e-5, 1e-5], dtype=torch.float64)),
+    "2 classes": lambda: hard(*logits(2, 300, 0), np.array([0.95, 0.05])),
+    "2 classes, 1 in 100,000": lambda: hard(*logits(2, 300, 0), np.array([1 - 1e-5, 1e-5])),
     "3 classes": lambda: hard(*logits(3, 300, 1), population(3)),
     "5 classes": lambda: hard(*logits(5, 400, 2), population(5)),
     "2 classes with ties": lambda: with_ties(2),
@@ -88,7 +85,7 @@ each_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 
 
 def figures(case: Case, **options: object) -> Evaluation:
-    return evaluate(case.log_probs, case.target, case.population, **{"intervals": None, **options})  # type: ignore[call-overload]
+    return evaluate(case.log_probs, case.target, case.population, **{"intervals": None, **options})
 
 
 def assert_close(found: float, expected: float) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 # Also for the processes that tests start; before torch and NumPy are imported, which read it once.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
-import torch
+from without_torch import HAS_TORCH, needs_torch
 
-torch.set_num_threads(1)
+if HAS_TORCH:
+    import torch
+
+    torch.set_num_threads(1)
+else:
+    collect_ignore = [file.name for file in Path(__file__).parent.glob("test_*.py") if needs_torch(file.stem)]
 
 # What tests draw is kept for the next run, in a place of their own.
 os.environ["RIGHTLOSS_CACHE"] = str(Path(__file__).parent.parent / ".pytest_cache" / "rightloss")

@@ -7,9 +7,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
-from members import generator
-from torch import Tensor
+from draws import SEED, stream
+from scipy.special import log_expit, log_softmax
 
 from rightloss.study.toy.population import TwoGaussians
 
@@ -17,20 +16,25 @@ PHI = NormalDist().cdf
 SEEDS = range(5)
 
 
-def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[Tensor, Tensor]:
+def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Informative log-probabilities and labels; with `decimals` most predictions are tied."""
-    labels = torch.arange(n) % k
-    labels[: n // 2] = torch.randint(k, (n // 2,), generator=generator(seed + 50)) // 2  # an uneven mix
-    logits = torch.randn(n, k, dtype=torch.float64, generator=generator(seed)) + 1.5 * torch.eye(k)[labels]
+    labels = np.arange(n) % k
+    labels[: n // 2] = stream(seed + 50).integers(k, size=n // 2) // 2  # an uneven mix
+    logits = stream(seed).normal(size=(n, k)) + 1.5 * np.eye(k)[labels]
     if decimals is not None:
-        logits = logits.round(decimals=decimals)
+        logits = logits.round(decimals)
         logits[:, 2:] = 0.3  # so that rows that are not copies do not tie up to rounding
-    return torch.log_softmax(logits, 1), labels
+    return log_softmax(logits, axis=1), labels
+
+
+def of_odds(odds: np.ndarray) -> np.ndarray:
+    """Log-probabilities of two classes, from the log-odds of class 1."""
+    return log_expit(np.stack([-odds, odds], 1))
 
 
 def voted(n: int, k: int, trees: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Log-probabilities of a forest: shares of its trees, with many ties, zeros and ones."""
-    rng = np.random.default_rng(generator(seed).initial_seed())
+    rng = stream(seed)
     labels = rng.choice(k, n)
     chances = np.full((n, k), 0.3 / (k - 1))
     chances[np.arange(n), labels] = 0.7
@@ -38,16 +42,16 @@ def voted(n: int, k: int, trees: int = 10, seed: int = 0) -> tuple[np.ndarray, n
         return np.log(np.stack([rng.multinomial(trees, chance) for chance in chances]) / trees), labels
 
 
-def weights(labels: Tensor, pi: Tensor) -> np.ndarray:
+def weights(labels: np.ndarray, pi: np.ndarray) -> np.ndarray:
     """π_c / n_c, by hand."""
     counts = [int((labels == c).sum()) for c in range(len(pi))]
     return np.array([float(pi[c]) / counts[c] for c in labels.tolist()])
 
 
-def normals(rate: float, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+def normals(rate: float, per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """True predictions at `rate` for `per_class` examples of each of two classes."""
     truth = TwoGaussians(positive=rate)
-    x, y = truth.sample(per_class, 100_000 + 1000 * generator(seed).initial_seed())
+    x, y = truth.sample(per_class, 100_000 + 1000 * (1000 * SEED + seed))
     return truth.log_probs(x), y
 
 

@@ -5,15 +5,13 @@ A new member is one new row here, and gets every property.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
-import draws
-import jaxtyping
 import pytest
 import torch
 from draws import SEED
+from draws import assert_refused as assert_refused
+from draws import unchecked_types as unchecked_types
 from torch import Tensor
 
 from rightloss.likelihoods import Bernoulli, Categorical, CumulativeLogit, OnionPeeling, StickBreaking
@@ -66,20 +64,3 @@ def assert_mean_is(samples: Tensor, expected: Tensor | float, z: float = 4) -> N
     assert bool((scores.abs() < z).all()), (
         f"z-scores {scores.tolist()}: mean {samples.mean(0).tolist()}, not {expected.tolist()}"
     )
-
-
-@contextmanager
-def unchecked_types() -> Iterator[None]:
-    """Switch off the type checks that pytest switches on, as it is for users."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", before)
-
-
-def assert_refused(call: Callable[[], Any], words: str) -> None:
-    """Assert that `call` raises a ValueError "Expected …, but …: remedy" that matches the regular expression `words`."""
-    with unchecked_types():
-        draws.assert_refused(call, words)

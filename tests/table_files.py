@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+
+from rightloss.cli.predictions_file import FileFormat, open_predictions, prediction_frames
 
 
 def people(rows: int = 240, seed: int = 0, share: float = 0.5) -> pd.DataFrame:
@@ -33,3 +36,19 @@ def write_people(path: Path, rows: int = 240, seed: int = 0, share: float = 0.5,
     else:
         frame.to_csv(path, index=False)
     return path
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
+    """Write predictions as one chunk; return, by column, how many cells and names were escaped."""
+    types = {name: pa.array(frame[name], from_pandas=True).type for name in frame if frame[name].dtype == object}
+    file = FileFormat.of(path, frame.iloc[:0], types)
+    content, changed = file.content(frame)
+    with file.written(path) as write:
+        write(content)
+    return dict(changed + file.changed_names())
+
+
+def read_predictions(path: Path, target: str) -> pd.DataFrame:
+    """Read a file of `write_frame`."""
+    table, names = open_predictions(path, target, None, map)
+    return pd.concat(prediction_frames(table, names, 0))

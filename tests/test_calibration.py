@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import statsmodels.api as sm
-import torch
 from cases import CASES, Method
-from labelled import SEEDS, assert_covers, normals, predictions, true_rates, weights
-from members import generator, population, unchecked_types
+from draws import population, stream, unchecked_types
+from labelled import SEEDS, assert_covers, normals, of_odds, predictions, true_rates, weights
 from scipy import optimize, special
+from scipy.special import log_softmax
 from sklearn.calibration import calibration_curve
-from torch import Tensor
 
 from rightloss.metrics import evaluate, probability_histogram, reliability_curve
 from rightloss.predictive import retarget
@@ -23,14 +22,9 @@ from rightloss.prevalence import Prevalence
 SPREADS = [1e-3, 1.0, 400.0, 700.0, 1e12]
 
 
-def table_of(odds: Tensor | np.ndarray) -> Tensor:
-    odds = torch.as_tensor(odds, dtype=torch.float64)
-    return torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
-
-
 def drawn(spread: float, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Log-odds that tell nothing of the labels, of which both classes have some."""
-    rng = np.random.default_rng(generator(seed).initial_seed())
+    rng = stream(seed)
     return rng.normal(0, spread, n), rng.permutation(np.arange(n) % 2)
 
 
@@ -63,7 +57,7 @@ def slope_by_bisection(odds: np.ndarray, y: np.ndarray, pi: float) -> float:
 class TestSlope:
     def test_four_predictions_that_are_far_too_sure_have_the_slope_of_bisection(self) -> None:
         odds, y = np.array([80.0, -90.0, -40.0, -20.0]), np.array([0, 1, 0, 1])
-        found = evaluate(table_of(odds), y, 0.01, intervals=None).calibration_slope.value
+        found = evaluate(of_odds(odds), y, 0.01, intervals=None).calibration_slope.value
         assert found == pytest.approx(slope_by_bisection(odds, y, 0.01), rel=1e-9)
         assert found == pytest.approx(-0.0931213, rel=1e-6)
 
@@ -75,7 +69,7 @@ class TestSlope:
         fitted = 0
         for seed in range(12):
             odds, y = drawn(spread, 8 if seed % 3 == 0 else 50, seed)
-            found = evaluate(table_of(odds), y, pi, intervals=None).calibration_slope
+            found = evaluate(of_odds(odds), y, pi, intervals=None).calibration_slope
             if are_separated(odds, y):
                 assert "separated" in found.reason
             else:
@@ -86,12 +80,12 @@ class TestSlope:
     @pytest.mark.parametrize("spread", [1.0, 400.0, 1e5])
     @pytest.mark.parametrize("k", [3, 5])
     def test_of_more_classes_equals_a_quasi_newton_search(self, k: int, spread: float) -> None:
-        source = generator(k)
-        table = torch.log_softmax(spread * torch.randn(60, k, dtype=torch.float64, generator=source), 1)
-        y, pi = torch.arange(60) % k, torch.arange(1.0, k + 1, dtype=torch.float64) / (k * (k + 1) / 2)
-        x = (table - table[:, :1]).numpy()
-        unit, rows, labels = x.std(), np.arange(60), y.numpy()
-        weights = (pi.numpy() / np.bincount(labels))[labels]
+        source = stream(k)
+        table = log_softmax(spread * source.normal(size=(60, k)), axis=1)
+        y, pi = np.arange(60) % k, np.arange(1.0, k + 1) / (k * (k + 1) / 2)
+        x = table - table[:, :1]
+        unit, rows, labels = x.std(), np.arange(60), y
+        weights = (pi / np.bincount(labels))[labels]
 
         def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
             scores = theta[0] * x / unit + np.append(0.0, theta[1:])
@@ -107,26 +101,26 @@ class TestSlope:
 
     def test_stretching_the_log_odds_shrinks_the_slope_as_much(self) -> None:
         odds, y = drawn(1.0, 60, 3)
-        once = evaluate(table_of(odds), y, 0.1, intervals="analytic").calibration_slope
+        once = evaluate(of_odds(odds), y, 0.1, intervals="analytic").calibration_slope
         for factor in (1e-4, 1e3, 1e100):
-            found = evaluate(table_of(factor * odds), y, 0.1, intervals="analytic").calibration_slope
+            found = evaluate(of_odds(factor * odds), y, 0.1, intervals="analytic").calibration_slope
             for end in ("value", "low", "high"):
                 assert factor * getattr(found, end) == pytest.approx(getattr(once, end), rel=1e-6)
 
     @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 4])
     def test_does_not_exist_where_the_classes_are_separated(self, k: int) -> None:
-        y = torch.arange(40) % k
-        ahead = 1 + torch.rand(40, dtype=torch.float64, generator=generator(5))
-        table = torch.log_softmax(torch.nn.functional.one_hot(y, k) * ahead[:, None], 1)
+        y = np.arange(40) % k
+        ahead = 1 + stream(5).random(40)
+        table = log_softmax(np.eye(k)[y] * ahead[:, None], axis=1)
         for sign in (1.0, -1.0):  # right throughout, and wrong throughout
-            found = evaluate(torch.log_softmax(sign * table, 1), y, [1 / k] * k).calibration_slope
+            found = evaluate(log_softmax(sign * table, axis=1), y, [1 / k] * k).calibration_slope
             assert math.isnan(found.value)
             assert "separated" in found.reason
-        assert evaluate(table, y.where(torch.arange(40) > 0, 1), [1 / k] * k).calibration_slope.value > 0
+        assert evaluate(table, np.where(np.arange(40) > 0, y, 1), [1 / k] * k).calibration_slope.value > 0
 
     def test_classes_that_touch_are_separated(self) -> None:
-        found = evaluate(table_of(np.array([-2.0, 0.5, 0.5, 3.0])), [0, 0, 1, 1], 0.1).calibration_slope
+        found = evaluate(of_odds(np.array([-2.0, 0.5, 0.5, 3.0])), [0, 0, 1, 1], 0.1).calibration_slope
         assert "separated" in found.reason
 
     @pytest.mark.long
@@ -135,7 +129,7 @@ class TestSlope:
     def test_every_figure_has_an_interval_with_enormous_log_odds(self, spread: float, intervals: Method) -> None:
         for seed in range(5):
             odds, y = drawn(spread, 50, seed)
-            found = evaluate(table_of(odds), y, 0.01, intervals=intervals, draws=200)
+            found = evaluate(of_odds(odds), y, 0.01, intervals=intervals, draws=200)
             assert spread < 1e100 or "certain" in found.calibration_intercept.reason
             for name in (name for name in found if name != "calibration_intercept"):  # of which resamples may have none
                 assert math.isfinite(found[name].value), name
@@ -170,16 +164,16 @@ class TestIntercept:
         for scale in (0.1, 1.0, 30.0):
             odds, y = drawn(scale, 200, 3)
             odds = odds + y
-            before = evaluate(table_of(odds), y, pi, intervals=None).calibration_intercept.value
-            after = evaluate(table_of(odds + before), y, pi, intervals=None)
+            before = evaluate(of_odds(odds), y, pi, intervals=None).calibration_intercept.value
+            after = evaluate(of_odds(odds + before), y, pi, intervals=None)
             assert after.mean_prediction.value == pytest.approx(pi, rel=1e-9)
             assert after.calibration_intercept.value == pytest.approx(0.0, abs=1e-9)
-            raised = evaluate(table_of(odds + 2.5), y, pi, intervals=None).calibration_intercept.value
+            raised = evaluate(of_odds(odds + 2.5), y, pi, intervals=None).calibration_intercept.value
             assert raised == pytest.approx(before - 2.5, rel=1e-9, abs=1e-9)
 
     def test_retargeting_from_the_training_mix_takes_the_shift_away(self) -> None:
         table, y = normals(0.5, 20_000, 5)
-        moved = evaluate(np.asarray(retarget(table.numpy(), 0.5, 0.01)), y, 0.01, intervals="analytic").calibration_intercept
+        moved = evaluate(retarget(table, 0.5, 0.01), y, 0.01, intervals="analytic").calibration_intercept
         assert moved.low < 0 < moved.high
         assert moved.high - moved.low < 0.15
         plain = evaluate(table, y, 0.01, intervals="analytic").calibration_intercept
@@ -198,11 +192,11 @@ class TestIntercept:
 
     def test_predictions_of_exactly_0_or_1_leave_it_defined_unless_they_are_too_many(self) -> None:
         odds, y = drawn(1.0, 100, 6)
-        table = table_of(odds)
-        table[0] = torch.tensor([0.0, -math.inf])
+        table = of_odds(odds)
+        table[0] = np.array([0.0, -math.inf])
         assert math.isfinite(evaluate(table, y, 0.3, intervals=None).calibration_intercept.value)
-        table[y == 1] = torch.tensor([-math.inf, 0.0], dtype=torch.float64)
-        table[y == 0] = torch.tensor([0.0, -math.inf], dtype=torch.float64)
+        table[y == 1] = np.array([-math.inf, 0.0])
+        table[y == 0] = np.array([0.0, -math.inf])
         found = evaluate(table, y, 0.3, intervals=None).calibration_intercept
         assert math.isnan(found.value)
         assert "no single shift" in found.reason
@@ -214,24 +208,21 @@ class TestReliabilityCurve:
         log_probs, labels = predictions(400, 2, seed)
         n0, n1 = (int((labels == c).sum()) for c in (0, 1))
         found = reliability_curve(log_probs, labels, n1 / (n1 + 3 * n0), bins=10, width="equal-width")
-        repeated = torch.where(labels == 0, 3, 1)
-        p, y = log_probs[:, 1].exp().repeat_interleave(repeated), labels.repeat_interleave(repeated)
-        observed, predicted = calibration_curve(y.numpy(), p.numpy(), n_bins=10)
+        repeated = np.where(labels == 0, 3, 1)
+        p, y = np.repeat(np.exp(log_probs[:, 1]), repeated), np.repeat(labels, repeated)
+        observed, predicted = calibration_curve(y, p, n_bins=10)
         np.testing.assert_allclose(found.observed, observed, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.predicted, predicted, rtol=1e-9)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("as_array", [False, True])
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     @pytest.mark.parametrize("k", [2, 3])
     @pytest.mark.parametrize("bins", [10, 20, 100])
-    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(
-        self, bins: int, k: int, dtype: torch.dtype, as_array: bool
-    ) -> None:
-        p = torch.arange(bins, dtype=torch.float64) / bins
-        table = torch.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1).log().to(dtype)
-        labels = torch.arange(bins) % k
-        given: Any = table.numpy() if as_array else table
+    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(self, bins: int, k: int, dtype: Any) -> None:
+        p = np.arange(bins) / bins
+        with np.errstate(divide="ignore"):
+            given = np.log(np.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1)).astype(dtype)
+        labels = np.arange(bins) % k
         found = reliability_curve(given, labels, population(k), bins=bins, positive=1, width="equal-width")
         np.testing.assert_allclose(found.predicted, p, atol=1e-6)
         shares = probability_histogram(given, labels, bins, positive=1).share
@@ -245,14 +236,14 @@ class TestReliabilityCurve:
         largest = float(weights(labels, pi).max())
         np.testing.assert_allclose(found.weight, np.full(8, 1 / 8), atol=2 * largest)
         assert math.isclose(found.weight @ found.observed, float(pi[1]), rel_tol=1e-9)
-        mean = float(weights(labels, pi) @ log_probs[:, 1].exp().numpy())
+        mean = float(weights(labels, pi) @ np.exp(log_probs[:, 1]))
         assert math.isclose(found.weight @ found.predicted, mean, rel_tol=1e-9)
         assert bool((np.diff(found.predicted) > 0).all())
 
     def test_tied_predictions_share_a_bin(self) -> None:
-        p = torch.tensor([0.1] * 70 + [0.6] * 30, dtype=torch.float64)
-        labels = torch.tensor([0] * 60 + [1] * 10 + [0] * 10 + [1] * 20)
-        found = reliability_curve(torch.stack([1 - p, p], 1).log(), labels, 30 / 100, bins=10)
+        p = np.array([0.1] * 70 + [0.6] * 30)
+        labels = np.array([0] * 60 + [1] * 10 + [0] * 10 + [1] * 20)
+        found = reliability_curve(np.log(np.stack([1 - p, p], 1)), labels, 30 / 100, bins=10)
         np.testing.assert_allclose(found.predicted, [0.1, 0.6], rtol=1e-12)
         np.testing.assert_allclose(found.observed, [10 / 70, 20 / 30], rtol=1e-12)
         np.testing.assert_allclose(found.weight, [0.7, 0.3], rtol=1e-12)

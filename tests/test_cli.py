@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoke
 from dicom_series import nodule_table, ramp, several_scans, write_scan
 from test_toy import tiny
-from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
@@ -29,10 +29,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(toy.study, "save_biases", save)
     monkeypatch.setattr(toy, "ToyConfig", tiny)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.application(), list(arguments))
 
 
 def failing_with(error: BaseException) -> Callable[..., Any]:

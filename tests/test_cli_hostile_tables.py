@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from commands import invoke, killed
 from table_files import people, write_people
-from test_cli import invoke
-from test_cli_process import command
 
 from rightloss.tabular import fit_table, load_model, read_table
 
@@ -311,22 +305,6 @@ def test_a_model_is_only_overwritten_on_request(model: Path) -> None:
     refused = invoke("fit", data, *FIT[:-1], str(model))
     assert refused.exit_code == 2
     assert (model / "model.json").read_bytes() == before
-
-
-def killed(arguments: list[str], folder: Path, when: Callable[[], bool]) -> None:
-    """Start the command in `folder`, and kill it with SIGKILL as soon as `when` says so."""
-    paths = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command(*arguments), cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        while not when():
-            assert process.poll() is None, "it had ended before it was killed"
-            time.sleep(0.001)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.long

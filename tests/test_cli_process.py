@@ -7,16 +7,15 @@ import io
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import command, invoke
 from nodule_files import small_archive
 from study_results import fake_study
 from table_files import write_people
-from test_cli import invoke
 
 import rightloss
 from rightloss.cli.report import make_pages
@@ -25,13 +24,6 @@ from rightloss.study.results import read_study
 
 ROOT = Path(__file__).parent.parent
 SIGNS = {"−": "-", "π": "pi", "½": "1/2", "–": "-", "…": "..."}
-
-
-def command(*arguments: str) -> list[str]:
-    """What `rightloss` in a shell runs; Ctrl-C as from a terminal, which a parent in the background switches off."""
-    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rightloss"].partition(":")
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    return [sys.executable, "-c", f"{program}from {module} import {function}; {function}()", *arguments]
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from nodule_files import small_archive
 from PIL import Image
 from study_results import fake_study
-from test_cli import failing_with, invoke
+from test_cli import failing_with
 from test_cli_study import SMALL, contents
 
 import rightloss

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import invoke
-from test_cli_process import command
+from commands import command, invoke
 
 import rightloss as rl
 from rightloss.cli.commands import COMMANDS, load_command

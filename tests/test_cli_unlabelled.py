@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from commands import invoke, killed
 from table_files import people, write_people
-from test_cli import invoke
-from test_cli_hostile_tables import killed
 
 import rightloss as rl
-from rightloss.losses import LogitAdjustedLoss
+from rightloss.calibration import fit_mean
 from rightloss.tabular import TableModel, fit_table, load_model, read_table
 from rightloss.tabular import fit as fitting
-from rightloss.tabular.candidates import Linear, LinearModel, Part
-from rightloss.tabular.compare import CrossValidation, calibration_of, candidates_of
-from rightloss.tabular.encode import ColumnSpec
+from rightloss.tabular.candidates import ComparedRows, CrossFit, LabelledTable, compared_rows, corrected
+from rightloss.tabular.encode import column_specs
+from rightloss.tabular.pipelines import LinearPipeline
 from rightloss.tabular.report import report_page
 from rightloss.tabular.unlabelled import (
     WITH_UNLABELLED,
@@ -70,7 +68,7 @@ def the_labelled_rows(change: Change = lambda frame: frame) -> Callable[[Path], 
 
 REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "missing": ("s.csv", lambda path: None, "there is none: is the path right?"),
-    "a folder": ("s.csv", lambda path: path.mkdir(), "is a folder"),
+    "a folder": ("s.csv", lambda path: path.mkdir(), "got no such files"),
     "empty": ("s.csv", lambda path: path.touch(), "the file is empty"),
     "names of columns alone": ("s.csv", csv(lambda frame: frame[:0]), "add data below them"),
     "truncated Parquet": ("s.parquet", truncated_parquet, "write it again, or use CSV"),
@@ -288,6 +286,9 @@ def test_the_likelihood_of_both_tables_is_that_of_logit_adjustment(counts: tuple
     rng, k = np.random.default_rng(0), len(counts)
     codes, pi = np.repeat(np.arange(k), counts), np.array([0.9, 0.07, 0.03][:k])
     pi = pi / pi.sum()
+    torch = pytest.importorskip("torch")
+    from rightloss.losses import LogitAdjustedLoss
+
     tables = [torch.log_softmax(torch.from_numpy(rng.normal(size=(n, k))), 1) for n in (len(codes), 200)]
     prevalence = rl.Prevalence(pi, sampling=np.array(counts) / len(codes))
     criterion = LogitAdjustedLoss(prevalence, reduction="sum", unlabelled_evidence=0.0)
@@ -336,15 +337,14 @@ def test_with_few_labels_unlabelled_rows_make_predictions_of_the_population_bett
 def test_a_model_that_learnt_from_rows_that_the_test_warns_of_is_not_kept_even_if_labelled_rows_like_it_best(
     population: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_the_figures_of_an_oracle(crossed: Any, some: Any, prevalence: Any) -> tuple[Any, list[str]]:
-        compared, notes = made(crossed, some, prevalence)
-        sure = np.log(np.eye(2) * 0.98 + 0.01)[some.codes]
-        return [
-            dataclasses.replace(each, log_probs=sure) if each.family == WITH_UNLABELLED else each for each in compared
-        ], notes
+    def with_the_figures_of_an_oracle(found: CrossFit, some: ComparedRows, *options: Any) -> Any:
+        made, best = corrected(found, some, *options)
+        if isinstance(found.pipeline, LinearWithUnlabelled):
+            sure = np.log(np.eye(2) * 0.98 + 0.01)[some.table.codes]
+            made = [dataclasses.replace(each, log_probs=sure) for each in made]
+        return made, best
 
-    made = fitting._candidates
-    monkeypatch.setattr(fitting, "_candidates", with_the_figures_of_an_oracle)
+    monkeypatch.setattr(fitting, "corrected", with_the_figures_of_an_oracle)
     moved = screening().assign(age=lambda each: each["age"] + 40)
     found = fit_table(people(160), target="cancer", population=population, **options(moved))
     assert found.comparison["candidate"].iloc[0] == WITH_UNLABELLED
@@ -355,22 +355,21 @@ def test_a_model_that_learnt_from_rows_that_the_test_warns_of_is_not_kept_even_i
 @pytest.mark.long
 def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_that_saw_neither(plain: TableModel) -> None:
     seen: list[tuple[int, int]] = []
-    fit_once = fitting.LinearWithUnlabelled.fit
-    held_out = fitting.LinearWithUnlabelled.held_out
+    fit_once, held_out = LinearWithUnlabelled.fit, LinearWithUnlabelled.held_out
 
-    def counted(self: Any, part: Any, setting: float) -> Any:
-        seen.append((len(part.codes), len(self.others)))
-        return fit_once(self, part, setting)
+    def counted(self: Any, X: np.ndarray, *others: Any, **weights: Any) -> Any:
+        seen.append((len(X), len(self.others)))
+        return fit_once(self, X, *others, **weights)
 
-    def only_there(self: Any, *arguments: Any) -> Any:
+    def only_there(self: Any, some: ComparedRows) -> Any:
         seen.clear()
-        found = held_out(self, *arguments)
+        found = held_out(self, some)
         assert seen == [(80, 150), (80, 150)]
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting.LinearWithUnlabelled, "fit", counted)
-        patch.setattr(fitting.LinearWithUnlabelled, "held_out", only_there)
+        patch.setattr(LinearWithUnlabelled, "fit", counted)
+        patch.setattr(LinearWithUnlabelled, "held_out", only_there)
         found = fit_table(people(160), target="cancer", population=0.1, **options(screening()))
     assert found.unlabelled == plain.unlabelled
     assert found.unlabelled is not None
@@ -379,23 +378,24 @@ def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_th
     assert WITH_UNLABELLED in set(found.comparison["candidate"])
 
 
-def two_tables(rows: int = 120) -> tuple[Part, np.ndarray]:
-    """Return labelled rows, half of them cases, and unlabelled ones, all encoded: the log-odds at equal classes are 1.5 x."""
+def two_tables(rows: int, folds: int) -> tuple[ComparedRows, UnlabelledTable]:
+    """Return labelled rows, half of them cases, and unlabelled ones: the log-odds at equal classes are 1.5 x."""
     rng = np.random.default_rng(0)
     codes, hidden = np.arange(rows) % 2, rng.random(rows) < 0.1
-    x, others = (rng.normal(1.5 * (each - 0.5), 1)[:, None] for each in (codes, hidden))
-    return Part(x, codes.astype(np.int64), np.ones(rows), 2), others
+    frame, others = (pd.DataFrame({"x": rng.normal(1.5 * (each - 0.5), 1)}) for each in (codes, hidden))
+    specs = column_specs(frame, {"x": "number"})
+    return compared_rows(LabelledTable(frame, specs, codes, None), folds, 0, rows), UnlabelledTable(others, rows, specs)
 
 
 @pytest.mark.long
 def test_no_unlabelled_row_changes_the_held_out_predictions_of_its_own_fold() -> None:
-    part, others = two_tables()
-    prevalence, folds = rl.Prevalence([0.9, 0.1], [0.5, 0.5]), np.arange(120) // 2 % 3
-    of_labelled, of_others = LinearWithUnlabelled(others, prevalence).held_out(part, folds, [1.0])
+    some, table = two_tables(120, 3)
+    prevalence, others, folds = rl.Prevalence([0.9, 0.1], [0.5, 0.5]), table.encoded(LinearPipeline()), some.folds
+    of_labelled, of_others = LinearWithUnlabelled(prevalence, others, 1.0).held_out(some)
     for row in (4, 5, 6):
         moved = others.copy()
         moved[row] += 30
-        labelled, unlabelled = LinearWithUnlabelled(moved, prevalence).held_out(part, folds, [1.0])
+        labelled, unlabelled = LinearWithUnlabelled(prevalence, moved, 1.0).held_out(some)
         own = np.arange(120) % 3 == row % 3
         rest = own & (np.arange(120) != row)
         np.testing.assert_array_equal(unlabelled[rest], of_others[rest])
@@ -405,15 +405,17 @@ def test_no_unlabelled_row_changes_the_held_out_predictions_of_its_own_fold() ->
 
 @pytest.mark.long
 def test_unlabelled_rows_are_compared_with_the_correction_of_the_model_that_would_be_kept(plain: TableModel) -> None:
-    part, others = two_tables(600)
-    sure = LinearModel(np.array([[0.0], [6.0]]), np.array([0.0, 1.0]))  # in every fold; four times too sure, and off
-    frame, specs = pd.DataFrame({"x": others[:, 0]}), [ColumnSpec("x", "number")]
-    table = fitting._Table(frame, specs, part.codes, None, 2, UnlabelledTable(frame, 600))
+    some, others = two_tables(600, 3)
+    sure = LinearPipeline.of(np.array([[0.0], [6.0]]), np.array([0.0, 1.0]))  # in every fold; four times too sure, and off
     prevalence = rl.Prevalence([0.9, 0.1], [0.5, 0.5])
-    crossed = {"linear": CrossValidation(sure.log_probs(part.matrix), [1.0], 0.0, [sure] * 3)}
-    made, _ = candidates_of("linear", crossed["linear"], part.codes, np.arange(600) // 2 % 3, prevalence)
-    kept = dataclasses.replace(plain, columns=specs, fitted=sure, population=prevalence, calibration=None)
-    corrected = dataclasses.replace(kept, calibration=calibration_of(crossed["linear"].log_probs, part.codes))
-    for candidate, model in zip(made[:2], (kept, corrected), strict=True):
-        found = fitting._of_others(candidate, [Linear()], crossed, table, part.codes, prevalence)
-        np.testing.assert_allclose(found, model.predict_log_proba(frame), rtol=1e-9, err_msg=candidate.name)
+    log_probs = sure.predict_log_proba(some.given(sure).X)
+    matched = fit_mean(others.by_fold([sure]), prevalence)
+    made, _ = corrected(CrossFit(sure, [sure] * 3, log_probs, 0.0), some, prevalence, matched)
+    assert [each.method for each in made] == ["closed_form", "mean_matching", "affine", "beta", "none"]
+    for candidate in made[:-1]:
+        correction = fitting._correction(candidate, some, prevalence, others.predictions(sure))
+        kept = dataclasses.replace(plain, columns=others.specs, fitted=sure, population=prevalence, correction=correction)
+        found = fitting._of_others(candidate, some, prevalence, others)
+        np.testing.assert_allclose(found, kept.predict_log_proba(others.frame), rtol=1e-9, err_msg=candidate.name)
+        if candidate.method == "mean_matching":
+            np.testing.assert_allclose(np.exp(found).mean(0), [0.9, 0.1])

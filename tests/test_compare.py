@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from cases import CASES, Case, Method, each_case, hard, logits
-from labelled import PHI, assert_covers
-from members import assert_refused, generator, population, unchecked_types
-from torch import Tensor
+from draws import assert_refused, population, stream, unchecked_types
+from labelled import PHI, assert_covers, of_odds
+from scipy.special import log_softmax
 
 import rightloss as rl
 from rightloss.metrics import Comparison, compare, evaluate
@@ -22,22 +21,18 @@ MU = 0.6  # half the distance of the classes in one measurement
 both_ways = pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 
 
-def table_of(odds: Tensor) -> Tensor:
-    return torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
-
-
-def two_and_one(rate: float, per_class: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def two_and_one(rate: float, per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """True predictions from two measurements and from one of them, and the labels."""
-    y = torch.arange(2 * per_class) % 2
-    x = torch.randn(2 * per_class, 2, dtype=torch.float64, generator=generator(seed)) + (MU * (2 * y - 1))[:, None]
+    y = np.arange(2 * per_class) % 2
+    x = stream(seed).normal(size=(2 * per_class, 2)) + (MU * (2 * y - 1))[:, None]
     odds = math.log(rate / (1 - rate))
-    return table_of(odds + 2 * MU * x.sum(1)), table_of(odds + 2 * MU * x[:, 0]), y
+    return of_odds(odds + 2 * MU * x.sum(1)), of_odds(odds + 2 * MU * x[:, 0]), y
 
 
-def rival(case: Case) -> Tensor:
+def rival(case: Case) -> np.ndarray:
     """Predictions that share most of their noise with a case's."""
-    noise = torch.randn(case.log_probs.shape, dtype=torch.float64, generator=generator(77))
-    return torch.log_softmax(0.8 * case.log_probs.double() + 0.4 * noise, 1)
+    noise = stream(77).normal(size=case.log_probs.shape)
+    return log_softmax(0.8 * case.log_probs + 0.4 * noise, axis=1)
 
 
 @each_case
@@ -94,7 +89,7 @@ def test_exchanging_the_models_mirrors_every_interval_and_verdict(name: str, unc
 def test_pairing_makes_intervals_of_correlated_models_narrower(intervals: Method) -> None:
     a, b, y = two_and_one(0.1, 300, 1)
     b = 0.9 * (a - b) + b  # of which most is a
-    b = torch.log_softmax(b, 1)
+    b = log_softmax(b, axis=1)
     options: dict[str, Any] = {"intervals": intervals, "threshold": 0.1}
     found = compare(a, b, y, 0.1, **options)
     alone = [evaluate(each, y, 0.1, **options) for each in (a, b)]
@@ -105,7 +100,7 @@ def test_pairing_makes_intervals_of_correlated_models_narrower(intervals: Method
 
 def delong(a: np.ndarray, b: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Difference of AUCs and its standard error, from all pairs of a positive and a negative, with ties as halves."""
-    wins = [(s[y == 1][:, None] > s[y == 0]).astype(float) + 0.5 * (s[y == 1][:, None] == s[y == 0]) for s in (a, b)]
+    wins = [(s[y == 1][:, None] > s[y == 0]) + 0.5 * (s[y == 1][:, None] == s[y == 0]) for s in (a, b)]
     difference = wins[0] - wins[1]
     of_positives, of_negatives = difference.mean(1), difference.mean(0)
     variance = of_positives.var(ddof=1) / len(of_positives) + of_negatives.var(ddof=1) / len(of_negatives)
@@ -116,8 +111,8 @@ def delong(a: np.ndarray, b: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 def test_the_analytic_interval_of_the_auc_is_delongs(decimals: int | None) -> None:
     a, b, y = two_and_one(0.05, 80, 3)
     if decimals is not None:
-        a, b = (table_of((each[:, 1] - each[:, 0]).round(decimals=decimals - 1)) for each in (a, b))
-    value, error = delong((a[:, 1] - a[:, 0]).numpy(), (b[:, 1] - b[:, 0]).numpy(), y.numpy())
+        a, b = (of_odds((each[:, 1] - each[:, 0]).round(decimals - 1)) for each in (a, b))
+    value, error = delong(a[:, 1] - a[:, 0], b[:, 1] - b[:, 0], y)
     found = compare(a, b, y, 0.05, intervals="analytic").auc
     np.testing.assert_allclose(
         [found.value, found.low, found.high], [value, value - 1.959964 * error, value + 1.959964 * error], rtol=1e-5
@@ -128,7 +123,7 @@ def test_the_analytic_interval_of_the_auc_is_delongs(decimals: int | None) -> No
 @pytest.mark.parametrize("k", [2, 3])
 def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
     case = hard(*logits(k, 60, 21), population(k, 4))
-    other, rows = rival(case), torch.arange(60)
+    other, rows = rival(case), np.arange(60)
     # groups of one, for else differences of decisions are made otherwise
     found = compare(case.log_probs, other, case.target, case.population, intervals="analytic", groups=range(60))
     with unchecked_types():
@@ -174,13 +169,11 @@ def test_verdicts_follow_what_is_better() -> None:
         assert found[name].verdict == "a ahead", name
     # b is right, and its logits times 2 or 0.5 are equally wrong in their slope, to one side each
     odds = b[:, 1] - b[:, 0]
-    steep, flat, raised = table_of(2 * odds), table_of(0.5 * odds), table_of(odds + 1)
+    steep, flat, raised = of_odds(2 * odds), of_odds(0.5 * odds), of_odds(odds + 1)
     for wrong in (steep, flat):
         assert compare(b, wrong, y, 0.1, **options).calibration_slope.verdict == "a ahead"
         assert compare(wrong, b, y, 0.1, **options).calibration_slope.verdict == "b ahead"
-    opposite = compare(
-        table_of(1.5 * odds), table_of(0.75 * odds), y, 0.1, **options
-    ).calibration_slope  # slopes of 2/3 and 4/3
+    opposite = compare(of_odds(1.5 * odds), of_odds(0.75 * odds), y, 0.1, **options).calibration_slope  # slopes of 2/3 and 4/3
     assert opposite.high < 0
     assert opposite.verdict == "undecided"
     for name in ("mean_prediction", "calibration_intercept", "calibration_error"):
@@ -191,8 +184,8 @@ def test_verdicts_follow_what_is_better() -> None:
 def test_groups_and_an_uncertain_prevalence_widen_the_interval() -> None:
     a, b, y = two_and_one(0.1, 200, 6)
     plain = compare(a, b, y, 0.1).expected_log_likelihood
-    repeated = (a.repeat(4, 1), b.repeat(4, 1), y.repeat(4))
-    grouped = compare(*repeated, 0.1, groups=torch.arange(400).repeat(4)).expected_log_likelihood
+    repeated = (np.tile(a, (4, 1)), np.tile(b, (4, 1)), np.tile(y, 4))
+    grouped = compare(*repeated, 0.1, groups=np.tile(np.arange(400), 4)).expected_log_likelihood
     assert grouped.high - grouped.low == pytest.approx(plain.high - plain.low, rel=0.15)
     apart = compare(*repeated, 0.1).expected_log_likelihood
     assert apart.high - apart.low == pytest.approx((plain.high - plain.low) / 2, rel=0.15)
@@ -207,8 +200,8 @@ def test_groups_and_an_uncertain_prevalence_widen_the_interval() -> None:
 
 def test_undefined_and_infinite_figures_say_why() -> None:
     a, b, y = two_and_one(0.1, 30, 7)
-    sure = b.clone()
-    sure[0] = torch.tensor([-math.inf, 0.0])  # of class 1, but y is 0
+    sure = b.copy()
+    sure[0] = np.array([-math.inf, 0.0])  # of class 1, but y is 0
     found = compare(a, sure, y, 0.1)
     assert found.expected_log_likelihood.value == math.inf
     assert found.expected_log_likelihood.verdict == "a ahead"
@@ -223,10 +216,10 @@ def test_undefined_and_infinite_figures_say_why() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     a, b, y = two_and_one(0.1, 30, 8)
     assert_refused(lambda: compare(a, b[:-1], y, 0.1), "one label per row")
-    assert_refused(lambda: compare(a, torch.log_softmax(torch.zeros(60, 3), 1), y, 0.1), "a frequency per class")
+    assert_refused(lambda: compare(a, log_softmax(np.zeros((60, 3)), axis=1), y, 0.1), "a frequency per class")
     assert_refused(lambda: compare(a, b, y, 0.1, draws=5), "draws")
     assert_refused(lambda: compare(a, b, y, 0.1, level=95), "level")
-    assert_refused(lambda: compare(a, b.exp(), y, 0.1), "logarithm")
+    assert_refused(lambda: compare(a, np.exp(b), y, 0.1), "logarithm")
 
 
 def test_a_comparison_can_be_stored_and_read_as_a_table() -> None:

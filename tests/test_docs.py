@@ -128,7 +128,7 @@ def test_its_names_exist(page: Path) -> None:
     names = set(re.findall(r"\brl\.(\w+)", text_of(page)))
     if page == README:  # all names in capitals and small letters are rightloss's own
         names |= set(re.findall(r"`([A-Z][a-z]\w+)(?:\([^`]*\))?`", prose_of(page)))
-        assert {"InformationGainLoss", "PrevalenceCorrectedClassifier", "BoostingClassifier"} <= names
+        assert {"InformationGainLoss", "PrevalenceCorrectedClassifier"} <= names
     missing = sorted(name for name in names if not any(hasattr(room, name) for room in (rl, rl.sklearn, rl.boosting)))
     assert not missing, f"rightloss does not have {missing}"
 

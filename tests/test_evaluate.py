@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from cases import CASES, Case, assert_close, each_case, figures, logits
-from members import assert_refused, generator, population
+from draws import assert_refused, population, stream
+from labelled import of_odds
 from scipy import optimize, special, stats
+from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 import rightloss as rl
@@ -26,7 +27,7 @@ PRECISE = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 20_000, "maxfev": 20_000, "a
 @each_case
 def test_scores_of_probabilities_equal_scikit_learns_with_sample_weights(make: Callable[[], Case]) -> None:
     case = make()
-    found, pi, k = figures(case), case.population.numpy(), len(case.population)
+    found, pi, k = figures(case), case.population, len(case.population)
     loss = sk.log_loss(case.labels, case.probs, sample_weight=case.weights, labels=range(k))
     assert_close(found.expected_log_likelihood.value, -loss)
     assert_close(found.skill.value, 1 - loss / stats.entropy(pi))
@@ -76,7 +77,7 @@ def test_auc_equals_scikit_learns_with_sample_weights(make: Callable[[], Case]) 
     case = make()
     found, k = figures(case), len(case.population)
     one = [
-        sk.roc_auc_score(case.labels == c, case.log_probs.numpy()[case.rows, c], sample_weight=case.weights)
+        sk.roc_auc_score(case.labels == c, case.log_probs[case.rows, c], sample_weight=case.weights)
         for c in ([1] if k == 2 else range(k))
     ]
     assert_close(found.auc.value, float(np.mean(one)))
@@ -112,7 +113,7 @@ def test_calibration_error_equals_a_count_over_bins_of_equal_weight(make: Callab
     case = make()
     k, errors = len(case.population), []
     for c in [1] if k == 2 else range(k):
-        p, score, weights = case.probs[:, c], case.log_probs.numpy()[case.rows, c], case.weights
+        p, score, weights = case.probs[:, c], case.log_probs[case.rows, c], case.weights
         total = 0.0
         # a value belongs to the bin in which the share of the population strictly below it falls
         shares = np.array([weights[score < each].sum() for each in score])
@@ -128,10 +129,10 @@ def test_calibration_error_equals_a_count_over_bins_of_equal_weight(make: Callab
 @each_case
 def test_calibration_slope_maximises_the_weighted_likelihood(make: Callable[[], Case]) -> None:
     case = make()
-    table, k = case.log_probs.double().numpy()[case.rows], len(case.population)
+    table, k = case.log_probs[case.rows], len(case.population)
     weights = case.weights / case.weights.min()
     mixed = np.array([case.votes[case.labels == c].sum() for c in range(k)]) / case.votes.sum()
-    offset = np.log(case.population.numpy()) - np.log(mixed)  # about where the intercepts will be
+    offset = np.log(case.population) - np.log(mixed)  # about where the intercepts will be
 
     def loss(theta: np.ndarray) -> float:
         scores = theta[0] * table + offset + np.append(0.0, theta[1:])
@@ -163,7 +164,7 @@ def test_the_true_model_has_the_closed_forms_figures() -> None:
 @each_case
 def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(make: Callable[[], Case]) -> None:
     case = make()
-    found = evaluate(case.population.log().expand(len(case.log_probs), -1), case.target, case.population)
+    found = evaluate(np.tile(np.log(case.population), (len(case.log_probs), 1)), case.target, case.population)
     for name, value in {"skill": 0.0, "calibration_error": 0.0, "auc": 0.5, "auc_pairwise": 0.5}.items():
         assert found[name].value == pytest.approx(value, abs=1e-12)
         assert found[name].low == pytest.approx(value, abs=1e-9)
@@ -184,13 +185,13 @@ def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(m
 )
 def test_neither_the_order_nor_the_kind_of_the_rows_matters(name: str, intervals: str) -> None:
     case = CASES[name]()
-    shuffled = torch.randperm(len(case.log_probs), generator=generator(9))
+    shuffled = stream(9).permutation(len(case.log_probs))
     options: dict[str, Any] = {"intervals": intervals, "draws": 200}
     first = figures(case, **options)
     again = figures(replace(case, log_probs=case.log_probs[shuffled], target=case.target[shuffled]), **options)
-    arrays = evaluate(case.log_probs.numpy(), case.target.numpy(), case.population.numpy(), **options)
+    lists = evaluate(case.log_probs.tolist(), case.target.tolist(), case.population.tolist(), **options)
     for figure in first:
-        np.testing.assert_equal(arrays.to_dict()[figure], first.to_dict()[figure])
+        np.testing.assert_equal(lists.to_dict()[figure], first.to_dict()[figure])
         np.testing.assert_allclose(again[figure].value, first[figure].value, rtol=1e-6, atol=1e-9)
         if intervals == "analytic":
             np.testing.assert_allclose(again[figure].low, first[figure].low, rtol=1e-6, atol=1e-9)
@@ -199,7 +200,7 @@ def test_neither_the_order_nor_the_kind_of_the_rows_matters(name: str, intervals
 @pytest.mark.parametrize("name", [name for name in CASES if "votes" not in name])
 def test_repeating_a_class_changes_no_figure_but_the_samples_own_accuracy(name: str) -> None:
     case = CASES[name]()
-    rows = torch.cat([torch.arange(len(case.target)), torch.nonzero(case.target == 1).flatten()])
+    rows = np.concatenate([np.arange(len(case.target)), np.flatnonzero(case.target == 1)])
     once, twice = figures(case), figures(replace(case, log_probs=case.log_probs[rows], target=case.target[rows]))
     for figure in once:
         if figure != "accuracy":
@@ -210,10 +211,10 @@ def test_repeating_a_class_changes_no_figure_but_the_samples_own_accuracy(name: 
 @pytest.mark.long
 def test_rows_marked_as_ignored_are_left_out() -> None:
     log_probs, y = logits(3, 200, 4)
-    kept = torch.arange(200) % 5 != 0
-    votes = torch.nn.functional.one_hot(y, 3).double()
+    kept = np.arange(200) % 5 != 0
+    votes = np.eye(3)[y]
     expected = evaluate(log_probs[kept], y[kept], population(3), intervals="analytic")
-    for target in (torch.where(kept, y, -100), torch.where(kept[:, None], votes, 0.0)):
+    for target in (np.where(kept, y, -100), np.where(kept[:, None], votes, 0.0)):
         found = evaluate(log_probs, target, population(3), intervals="analytic")
         assert found.num_examples == expected.num_examples
         for name in expected:
@@ -223,9 +224,9 @@ def test_rows_marked_as_ignored_are_left_out() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_ranks_are_taken_in_log_odds_where_probabilities_round_to_one(scale: float) -> None:
-    y = torch.arange(400) % 2
-    odds = scale * (torch.randn(400, dtype=torch.float64, generator=generator(1)) + y + 3)
-    table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    y = np.arange(400) % 2
+    odds = scale * (stream(1).normal(size=400) + y + 3)
+    table = of_odds(odds)
     found = evaluate(table, y, 0.01, intervals=None)
     assert_close(found.auc.value, sk.roc_auc_score(y, odds))
     assert math.isfinite(found.expected_log_likelihood.value)
@@ -244,7 +245,7 @@ def test_undefined_figures_are_nan_with_a_reason() -> None:
     assert 0 < found.tpr.low < found.tpr.value < found.tpr.high < 1
     assert math.isnan(found.tnr.value)
     assert math.isnan(found.auc.value)
-    lonely = torch.cat([torch.nonzero(y == 0).flatten(), torch.nonzero(y == 1).flatten()[:1]])
+    lonely = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:1]])
     found = evaluate(log_probs[lonely], y[lonely], 0.1)
     assert math.isfinite(found.auc.value)
     assert math.isnan(found.auc.low)
@@ -256,16 +257,16 @@ def test_undefined_figures_are_nan_with_a_reason() -> None:
 @pytest.mark.long
 def test_many_classes_take_seconds_and_little_memory() -> None:
     k, n = 200, 600
-    y = torch.arange(n) % k
-    log_probs = torch.log_softmax(torch.randn(n, k, generator=generator(3)) + 2 * torch.nn.functional.one_hot(y, k), 1)
+    y = np.arange(n) % k
+    log_probs = log_softmax(stream(3).normal(size=(n, k)) + 2 * np.eye(k)[y], axis=1)
     found = evaluate(log_probs, y, [1 / k] * k)
     assert found.intervals == "analytic"
-    assert_close(found.accuracy.value, float((log_probs.argmax(1) == y).double().mean()))
+    assert_close(found.accuracy.value, float((log_probs.argmax(1) == y).mean()))
 
 
 def test_a_probability_of_zero_for_what_happened_is_infinitely_bad_and_no_nan() -> None:
     log_probs, y = logits(2, 100, 19)
-    log_probs[3] = torch.tensor([0.0, -math.inf]) if y[3] == 1 else torch.tensor([-math.inf, 0.0])
+    log_probs[3] = np.array([0.0, -math.inf]) if y[3] == 1 else np.array([-math.inf, 0.0])
     found = evaluate(log_probs, y, 0.1)
     assert found.expected_log_likelihood.value == found.skill.value == -math.inf
     assert "1 example(s) were given probability 0" in found.skill.reason
@@ -286,15 +287,15 @@ def test_an_evaluation_shows_every_figure_once() -> None:
 
 LOG_PROBS, LABELS = logits(2, 40, 23)
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: evaluate(LOG_PROBS.exp(), LABELS, 0.1), "take their logarithm"),
+    (lambda: evaluate(np.exp(LOG_PROBS), LABELS, 0.1), "take their logarithm"),
     (lambda: evaluate(3 * LOG_PROBS, LABELS, 0.1), "log_softmax"),
     (lambda: evaluate(LOG_PROBS[:, 1], LABELS, 0.1), "both columns"),
-    (lambda: evaluate(LOG_PROBS * torch.nan, LABELS, 0.1), "row 0 is"),
+    (lambda: evaluate(LOG_PROBS * np.nan, LABELS, 0.1), "row 0 is"),
     (lambda: evaluate(LOG_PROBS[:0], LABELS[:0], 0.1), "data set empty"),
     (lambda: evaluate(LOG_PROBS, LABELS[:-1], 0.1), "39 labels for 40 rows"),
     (lambda: evaluate(LOG_PROBS, LABELS + 1, 0.1), "1..2"),
-    (lambda: evaluate(LOG_PROBS, LABELS.double(), 0.1), "target.long"),
-    (lambda: evaluate(LOG_PROBS, LABELS[:, None].double(), 0.1), "a column per class"),
+    (lambda: evaluate(LOG_PROBS, LABELS.astype(float), 0.1), "astype"),
+    (lambda: evaluate(LOG_PROBS, LABELS[:, None].astype(float), 0.1), "a column per class"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.0), "strictly between 0 and 1"),
     (lambda: evaluate(LOG_PROBS, LABELS, [0.2, 0.3, 0.5]), "2 entries"),
     (lambda: evaluate(LOG_PROBS, LABELS, rl.Prevalence([0.2, 0.3, 0.5])), "2 classes"),
@@ -305,10 +306,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, groups=pd.Series(["a"] * 39 + [pd.NA], dtype="string")), "have none"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, groups=np.array(["2020-01-01"] * 39 + ["NaT"], "datetime64[D]")), "have none"),
     (lambda: evaluate(LOG_PROBS, 1, 0.1), "single number"),
-    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, generator=0), "torch.Generator"),  # type: ignore[call-overload]
+    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, generator="0"), "numpy.random.default_rng"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, costs=[[0, 1, 1], [1, 0, 1]]), "a decision per class"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, threshold=50), "percentage"),
-    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, intervals="jackknife"), "choose one"),  # type: ignore[call-overload]
+    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, intervals="jackknife"), "choose one"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, level=95), "write 0.95"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, draws=10), "at least 100"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, bins=0), "at least 1"),
@@ -321,13 +322,13 @@ def test_bad_input_is_refused_with_a_remedy(call: Callable[[], object], words: s
 
 
 def test_a_class_that_is_never_decided_takes_only_its_own_ppv() -> None:
-    y = torch.arange(60) % 3
-    logit = torch.randn(60, 3, dtype=torch.float64, generator=generator(5)) + 2 * torch.nn.functional.one_hot(y, 3)
+    y = np.arange(60) % 3
+    logit = stream(5).normal(size=(60, 3)) + 2 * np.eye(3)[y]
     logit[:, 2] = -5.0
-    found = evaluate(torch.log_softmax(logit, 1), y, [0.5, 0.3, 0.2], intervals="analytic")
+    found = evaluate(log_softmax(logit, axis=1), y, [0.5, 0.3, 0.2], intervals="analytic")
     assert math.isnan(found.ppv.value)
     assert found.ppv.by_class is not None
-    decided, weight = logit.argmax(1).numpy(), (np.array([0.5, 0.3, 0.2]) / 20)[y]
+    decided, weight = logit.argmax(1), (np.array([0.5, 0.3, 0.2]) / 20)[y]
     for k in (0, 1):
         said = decided == k
         assert_close(found.ppv.by_class[k].value, np.average(y[said] == k, weights=weight[said]))
@@ -337,12 +338,12 @@ def test_a_class_that_is_never_decided_takes_only_its_own_ppv() -> None:
 
 
 def test_mean_predictions_by_class_are_weighted_means_and_sum_to_1() -> None:
-    y = torch.arange(60) % 3
-    table = torch.log_softmax(torch.randn(60, 3, dtype=torch.float64, generator=generator(6)), 1)
+    y = np.arange(60) % 3
+    table = log_softmax(stream(6).normal(size=(60, 3)), axis=1)
     pi = [0.5, 0.3, 0.2]
     found = evaluate(table, y, pi).mean_prediction
     assert found.by_class is not None
-    wanted = np.average(table.exp().numpy(), axis=0, weights=(np.array(pi) / 20)[y])
+    wanted = np.average(np.exp(table), axis=0, weights=(np.array(pi) / 20)[y])
     np.testing.assert_allclose([each.value for each in found.by_class], wanted, rtol=1e-12)
     assert found.by_class[-1].value == found.value
     assert found.by_class[0].low < wanted[0] < found.by_class[0].high

@@ -133,7 +133,7 @@ def test_the_fisher_information_is_the_hessian_that_the_model_expects(
         if target.gains:
             log_given_y = torch.log_softmax(table + (setting.reference / setting.sampling)[data[1], None].log(), 0)
             return -(counts * log_given_y.detach().exp() * log_given_y).sum()
-        weights = Prevalence(POPULATION[k]).weights[data[1], None] if options["loss"] is WeightedLoss else 1.0
+        weights = torch.tensor(Prevalence(POPULATION[k]).weights)[data[1], None] if options["loss"] is WeightedLoss else 1.0
         return -(weights * table.detach().exp() * table).sum()
 
     function, vector = _as_vector(target, expected)

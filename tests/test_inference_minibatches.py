@@ -168,7 +168,7 @@ def test_labels_drawn_in_the_mix_are_hardly_ever_refused() -> None:
     prevalence, stream = Prevalence([0.7, 0.2, 0.1], sampling=[0.96, 0.03, 0.01]), generator(7)
     refused = 0
     for n in (1, 2, 5, 20, 100) * 40:
-        y = torch.multinomial(prevalence.sampling, n, replacement=True, generator=stream)
+        y = torch.multinomial(torch.tensor(prevalence.sampling), n, replacement=True, generator=stream)
         try:
             Minibatches((torch.zeros(n, 1), y), None, prevalence=prevalence)
         except ValueError:

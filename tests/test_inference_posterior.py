@@ -55,7 +55,6 @@ from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, L
 from rightloss.inference.posterior import Posterior, posterior_of
 from rightloss.inference.target import LogPosterior
 from rightloss.predictive import retarget_interval
-from rightloss.sklearn import InformationGainClassifier
 
 X = inputs().double()
 each_kind = pytest.mark.parametrize("kind", DISTRIBUTIONS)
@@ -459,6 +458,8 @@ class TestAnUncertainPrevalence:
     @pytest.mark.long
     def test_its_intercept_is_as_uncertain_as_the_classifiers(self) -> None:
         """Which knows that the class counts are fixed by design: a difference of 1/n₀ + 1/n₁ in the variance."""
+        from rightloss.sklearn import InformationGainClassifier
+
         x, y = CASE_CONTROL.data
         classifier = InformationGainClassifier(population=SURVEY, penalty=None).fit(x.numpy(), y.numpy())
         error = classifier.summary().frame.loc["intercept", "std_err"]
@@ -500,7 +501,7 @@ class TestAnUncertainPrevalence:
             assert [each for each, value in spread.items() if bool((value > 0).any())] == ([name] if name else [])
             limits = found.predict(torch.zeros(1, 1).double(), level=0.9)
             width = torch.logit(limits.high) - torch.logit(limits.low)
-            survey = torch.logit(SURVEY.sample(20_000, generator(1))[:, 1])
+            survey = torch.logit(torch.tensor(SURVEY.sample(20_000, generator(1))[:, 1]))
             assert float(width[0, 1]) == pytest.approx(float(survey.quantile(0.95) - survey.quantile(0.05)), rel=0.1)
 
     @pytest.mark.long

@@ -279,7 +279,7 @@ def test_the_replacement_reads_labelled_examples_and_few_cells_of_dense_maps() -
     auxiliary: Any = following(default, default.parameters(), (x, y), generator(4)).marginal
     vector = auxiliary.vector()
     assert len(vector) == 2 + 2 * 32
-    labelled = torch.softmax(mlp()(x[160:]).detach() - PREVALENCE.population.log(), 1)  # ρ is even
+    labelled = torch.softmax(mlp()(x[160:]).detach() - torch.tensor(PREVALENCE.population).log(), 1)  # ρ is even
     gaps = (vector[2:].reshape(32, 1, 2) - labelled).abs().amax(2)
     assert float(gaps.amin(1).max()) < 1e-5
     dense = log_posterior(nn.Conv2d(1, 2, 3, padding=1), PREVALENCE)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from cases import Case, Method, assert_close, figures, hard, logits
-from members import generator, population, unchecked_types
+from draws import population, stream, unchecked_types
+from labelled import of_odds
 from scipy import stats
 
 import rightloss as rl
@@ -20,7 +20,7 @@ from rightloss.study.toy.population import TwoGaussians
 @unchecked_types()
 def jackknife(case: Case) -> dict[str, float]:
     """Standard errors by leaving out one example at a time, class by class: no formula of ours in them."""
-    rows = torch.arange(len(case.target))
+    rows = np.arange(len(case.target))
     left_out = [hard(case.log_probs[rows != row], case.target[rows != row], case.population) for row in rows]
     found = [figures(each) for each in left_out]
     errors = {}
@@ -57,10 +57,10 @@ def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @pytest.mark.parametrize(("n", "missed"), [(40, 0), (40, 1), (300, 60), (1, 0)])
 def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: Method) -> None:
-    y = torch.cat([torch.zeros(50, dtype=torch.int64), torch.ones(n, dtype=torch.int64)])
-    odds = torch.where(y == 1, 2.0, -1.0).double() + 0.1 * torch.rand(50 + n, dtype=torch.float64, generator=generator(6))
+    y = np.repeat([0, 1], [50, n])
+    odds = np.where(y == 1, 2.0, -1.0) + 0.1 * stream(6).random(50 + n)
     odds[50 : 50 + missed] = -2.0
-    table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    table = of_odds(odds)
     found = evaluate(table, y, 0.01, intervals=intervals, draws=20_000).tpr
     low, high = stats.beta.ppf([0.025, 0.975], n - missed + 0.5, missed + 0.5)
     # the standard error of a 2.5 % quantile of 20,000 draws is about 2 % of the standard deviation
@@ -71,7 +71,7 @@ def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: Met
 
 @pytest.mark.long
 def test_the_bootstrap_equals_scipys() -> None:
-    case = hard(*logits(2, 1000, 12), torch.tensor([0.9, 0.1], dtype=torch.float64))
+    case = hard(*logits(2, 1000, 12), np.array([0.9, 0.1]))
     found = figures(case, intervals="bootstrap", draws=8000)
     p, y = case.probs[:, 1], case.labels
 
@@ -109,7 +109,7 @@ def test_the_two_ways_agree_on_a_large_sample(k: int) -> None:
 def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: Method) -> None:
     log_probs, y = logits(k, 300, 14)
     single = evaluate(log_probs, y, population(k), intervals=intervals)
-    rows = torch.arange(300).repeat(3)
+    rows = np.arange(300).repeat(3)
     names = np.array([f"patient {row}" for row in rows.tolist()])
     grouped = evaluate(log_probs[rows], y[rows], population(k), groups=names, intervals=intervals)
     naive = evaluate(log_probs[rows], y[rows], population(k), intervals=intervals)
@@ -125,7 +125,7 @@ def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: Met
 @pytest.mark.long
 def test_groups_of_one_are_no_groups() -> None:
     log_probs, y = logits(3, 300, 15)
-    alone = evaluate(log_probs, y, population(3), groups=torch.randperm(300, generator=generator(2)), intervals="analytic")
+    alone = evaluate(log_probs, y, population(3), groups=stream(2).permutation(300), intervals="analytic")
     plain = evaluate(log_probs, y, population(3), intervals="analytic")
     for name in ("expected_log_likelihood", "skill", "brier", "auc", "auc_pairwise", "calibration_error", "calibration_slope"):
         np.testing.assert_allclose(alone[name].high, plain[name].high, rtol=1e-9)
@@ -173,9 +173,9 @@ def test_intervals_hold_the_truth_as_often_as_they_say(intervals: Method) -> Non
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 def test_an_interval_has_a_width_where_no_mistake_was_seen(intervals: Method) -> None:
-    y = torch.arange(60) % 2
-    odds = (2.0 * y - 1) * (1 + torch.rand(60, dtype=torch.float64, generator=generator(5)))
-    table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    y = np.arange(60) % 2
+    odds = (2.0 * y - 1) * (1 + stream(5).random(60))
+    table = of_odds(odds)
     unseen = stats.norm.ppf(0.975) ** 2 / (30 + stats.norm.ppf(0.975) ** 2)  # Wilson's limit of 0 among 30
     found = evaluate(table, y, 0.01, intervals=intervals)
     assert found.tpr.value == found.ppv.value == found.auc.value == 1
@@ -184,7 +184,7 @@ def test_an_interval_has_a_width_where_no_mistake_was_seen(intervals: Method) ->
     assert_close(found.auc.low, 1 - unseen)
     assert "separated" in found.calibration_slope.reason
     # people who come in groups cannot be counted so: Wilson's limit, of groups
-    rows = torch.arange(60).repeat(2)
+    rows = np.arange(60).repeat(2)
     grouped = evaluate(table[rows], y[rows], 0.01, intervals=intervals, groups=rows)
     assert_close(grouped.tpr.low, 1 - unseen)
     assert_close(grouped.ppv.low, 0.01 * (1 - unseen) / (0.01 * (1 - unseen) + 0.99 * unseen))
@@ -192,9 +192,9 @@ def test_an_interval_has_a_width_where_no_mistake_was_seen(intervals: Method) ->
 
 def test_accuracy_in_the_population_allows_for_unseen_mistakes() -> None:
     # 1 in 100 is ill; all of 50 healthy are right, half of 50 ill: the healthy carry 99 % of the weight
-    y = torch.arange(100) % 2
-    odds = torch.where((y == 1) & (torch.arange(100) % 4 == 1), 3.0, -3.0).double()
-    table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    y = np.arange(100) % 2
+    odds = np.where((y == 1) & (np.arange(100) % 4 == 1), 3.0, -3.0)
+    table = of_odds(odds)
     for groups in (None, range(100)):
         found = evaluate(table, y, 0.01, groups=groups)
         assert found.weighted_accuracy.low < found.tnr.low + 0.005
@@ -204,7 +204,7 @@ def test_accuracy_in_the_population_allows_for_unseen_mistakes() -> None:
 
 def test_few_examples_or_groups_are_reported() -> None:
     log_probs, y = logits(2, 100, 18)
-    some = torch.cat([torch.nonzero(y == 0).flatten(), torch.nonzero(y == 1).flatten()[:6]])
+    some = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:6]])
     found = evaluate(log_probs[some], y[some], 0.1)
     assert "fewer than 10 examples of class(es) [1]" in found.auc.reason
     assert math.isfinite(found.auc.low)
@@ -213,10 +213,10 @@ def test_few_examples_or_groups_are_reported() -> None:
 
 
 def test_a_figure_of_small_effective_sample_size_says_so() -> None:
-    world = TwoGaussians(0.01, separation=1.2)
-    x, y = world.sample(100, 2)
-    found = evaluate(world.log_probs(x), y, 0.01)
-    assert "effective sample size ≈" in found.calibration_slope.reason  # weights of 0.0099 and of 0.0001
+    # one of 100 healthy people looks ill: the slope depends on little else, the ranking only a bit
+    odds = np.concatenate([np.linspace(-9, -4, 99), [4.0], np.linspace(-7, -2, 100)])
+    found = evaluate(of_odds(odds), np.repeat([0, 1], 100), 0.01)
+    assert "effective sample size ≈" in found.calibration_slope.reason
     assert found.auc.reason == found.tpr.reason == ""
 
 
@@ -229,9 +229,9 @@ def test_a_resample_without_a_slope_is_left_out() -> None:
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 def test_no_interval_leaves_the_figures_bounds(intervals: Method) -> None:
-    y = torch.cat([torch.zeros(300), torch.ones(4)]).long()
-    odds = torch.cat([torch.randn(300, dtype=torch.float64, generator=generator(8)) - 9, torch.tensor([9.0, 9, 9, -3])])
-    table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    y = np.concatenate([np.zeros(300), np.ones(4)]).astype(int)
+    odds = np.concatenate([stream(8).normal(size=300) - 9, np.array([9.0, 9, 9, -3])])
+    table = of_odds(odds)
     for prevalence in (0.3, rl.Prevalence.beta(30.0, 70.0)):
         found = evaluate(table, y, prevalence, intervals=intervals)
         assert found.expected_log_likelihood.high < 0
@@ -254,14 +254,14 @@ def test_the_calibration_error_of_a_model_that_is_right_may_be_zero(positive: fl
 @unchecked_types()
 def test_votes_make_intervals_as_wide_as_the_estimates_vary() -> None:
     """Rows are drawn at random and read by four: the standard error is that over samples, with 250 of them."""
-    source, world = generator(31), TwoGaussians(0.3)
+    source, world = stream(31), TwoGaussians(0.3)
     values, errors = [], []
     for _ in range(250):
-        y = (torch.rand(200, generator=source) < 0.3).long()
-        x = torch.randn(200, 5, generator=source) + (2 * y[:, None] - 1) * world.separation / math.sqrt(5)
-        probs = world.log_probs(x).exp()[:, 1:]
-        said = (torch.rand(200, 4, generator=source, dtype=torch.float64) < probs).double().mean(1)
-        found = evaluate(world.log_probs(x), torch.stack([1 - said, said], 1), 0.3, intervals="analytic").accuracy
+        y = (source.random(200) < 0.3).astype(int)
+        x = source.normal(size=(200, 5)) + (2 * y[:, None] - 1) * world.separation / math.sqrt(5)
+        probs = np.exp(world.log_probs(x))[:, 1:]
+        said = (source.random((200, 4)) < probs).astype(float).mean(1)
+        found = evaluate(world.log_probs(x), np.stack([1 - said, said], 1), 0.3, intervals="analytic").accuracy
         values.append(found.value)
         errors.append((stats.logistic.ppf(found.high) - stats.logistic.ppf(found.low)) / 3.92 * found.value * (1 - found.value))
     # a standard deviation of 250 is known to 4.5 %
@@ -273,7 +273,7 @@ def test_equal_input_gives_equal_output_and_another_generator_another() -> None:
     log_probs, y = logits(2, 100, 20)
     first, second = evaluate(log_probs, y, 0.1), evaluate(log_probs, y, 0.1)
     assert first == second
-    assert evaluate(log_probs, y, 0.1, generator=generator(77)).auc.low != first.auc.low
+    assert evaluate(log_probs, y, 0.1, generator=stream(77)).auc.low != first.auc.low
     numbers: dict[str, Any] = {"level": np.float32(0.95), "draws": np.int64(1000)}
     with unchecked_types():
         assert evaluate(log_probs, y, 0.1, **numbers).brier.value == first.brier.value

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from without_torch import needs_torch
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rightloss"
@@ -18,6 +19,7 @@ ORDER = [
     "extras",
     "atomic_files",
     "lock",
+    "ray_cluster",
     "arrays",
     "solve",
     "prevalence",
@@ -54,6 +56,14 @@ HOSTS = re.compile(
 PATHS = re.compile(r"(?<![\w.-])/(?:root|work|opt|home|Users|tmp/scratch)\b")
 
 
+# Imports of the torch half within a function of the other: where a user gives a torch model, or asks for a network.
+LATE: dict[str, set[str]] = {
+    "predictive/__init__.py": {"layer"},
+    "check/torch_model.py": {"tensors", "likelihoods", "inference", "layer"},
+    "sklearn/network.py": {"likelihoods", "losses"},
+}
+
+
 def stage_of(path: Path) -> str:
     """The file or folder directly under the package to which `path` (relative to the package) belongs."""
     return path.parts[0] if len(path.parts) > 1 else path.stem
@@ -81,8 +91,9 @@ def imported_stages(source: str, path: Path) -> Iterator[str]:
 def upward_imports(source: str, path: Path) -> list[str]:
     """Those imports of `source` that run against `ORDER`."""
     own = stage_of(path)
+    late = LATE.get(str(path), set())
     assert own in ORDER, f"{path} has no place in the order of imports: give it one in ORDER"
-    return [stage for stage in imported_stages(source, path) if ORDER.index(stage) > ORDER.index(own)]
+    return [stage for stage in imported_stages(source, path) if ORDER.index(stage) > ORDER.index(own) and stage not in late]
 
 
 @pytest.mark.long
@@ -95,6 +106,34 @@ def test_imports_run_one_way() -> None:
     assert not wrong, f"these files import from ones below them: {wrong}"
 
 
+def imports_of_torch(tree: ast.Module) -> list[str]:
+    """The imports of torch, and of what users of tables need not have, that run when the module is imported."""
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [str(node.module)]
+    return [name for name in names if name.partition(".")[0] in {"torch", "jaxtyping"}]
+
+
+def test_the_half_for_predictions_imports_no_torch() -> None:
+    upper = ORDER[: ORDER.index("tensors")]
+    files = [file for file in sorted(PACKAGE.rglob("*.py")) if stage_of(file.relative_to(PACKAGE)) in [*upper, "cli"]]
+    assert len(files) > 80
+    found = {str(file.relative_to(PACKAGE)): imports_of_torch(ast.parse(file.read_text(encoding="utf-8"))) for file in files}
+    assert not {name: names for name, names in found.items() if names and name not in LATE}
+
+
+def test_the_tests_of_the_half_for_predictions_need_no_torch() -> None:
+    parts = ["prevalence", "retarget", "undo_sampling", "arrays", "evaluate", "curves", "compare", "decisions", "shift"]
+    parts += ["label_shift", "check", "sklearn", "tabular", "cli_table"]
+    starts = tuple(f"test_{part}" for part in parts)
+    named = [file.stem for file in Path(__file__).parent.glob("test_*.py") if file.stem.startswith(starts)]
+    assert len(named) > 20
+    assert [name for name in named if needs_torch(name)] == ["test_sklearn_network"]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
@@ -104,7 +143,7 @@ def test_imports_run_one_way() -> None:
         ("marginals.py", "def late():\n    import rightloss.study.grid as grid", ["study"]),
         ("marginals.py", "from rightloss import InformationGainLoss", ["__init__"]),
         ("marginals.py", "import rightloss", ["__init__"]),
-        ("inference/laplace.py", "from ..predictive import predictive", ["predictive"]),
+        ("inference/laplace.py", "from ..layer import PrevalenceLayer", ["layer"]),
         ("inference/laplace.py", "from ..losses import x\nfrom .posterior import y\nfrom . import z", []),
         ("inference/__init__.py", "from .laplace import laplace", []),
         ("losses.py", "import sklearn, torch\nfrom .marginals import x\nfrom rightloss.prevalence import y", []),

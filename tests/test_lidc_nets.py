@@ -139,7 +139,7 @@ class TestStart:
         net: Any = NETS[name](likelihood, small=True)  # in train mode: no draw of the dropout may matter
         start_at_prevalence(net.head, prevalence, likelihood)
         found = likelihood.table(logits(net, images(3, 2, (8, 8)))).exp()
-        torch.testing.assert_close(found, prevalence.population.expand(3, k).to(found), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, torch.tensor(prevalence.population).expand(3, k).to(found), rtol=1e-5, atol=1e-6)
 
     @each_net
     def test_numbers_of_outputs_may_be_numpys(self, make: Make) -> None:

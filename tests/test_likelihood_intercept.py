@@ -11,6 +11,7 @@ from members import each_kind, generator, population
 from torch import Tensor, nn
 
 from rightloss import Bernoulli, Prevalence, match_prevalence
+from rightloss.tensors import tensor_of
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -23,7 +24,7 @@ def test_after_matching_the_mean_prediction_over_unlabelled_rows_is_the_populati
     x = 3 * torch.randn(200, 4, dtype=torch.float64, generator=generator(seed))
     weight = layer.weight.detach().clone()
     match_prevalence(layer, layer(x), prevalence, likelihood)
-    torch.testing.assert_close(likelihood.table(layer(x)).exp().mean(0), prevalence.population, rtol=1e-8, atol=0)
+    torch.testing.assert_close(likelihood.table(layer(x)).exp().mean(0), tensor_of(prevalence.population), rtol=1e-8, atol=0)
     assert torch.equal(layer.weight, weight)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import rightloss as rl
 from rightloss.losses import fused
 from rightloss.marginals import Marginal, MinibatchEstimate
+from rightloss.tensors import tensor_of
 
 REFERENCES = ["sampling", "population", "other"]
 KAPPAS = [0.0, 0.7]
@@ -51,14 +52,14 @@ def mix(k: int, seed: int) -> Tensor:
 
 
 def reference_of(name: str, prevalence: rl.Prevalence) -> Tensor | None:
-    return {"sampling": None, "population": prevalence.population, "other": mix(prevalence.num_classes, 99)}[name]
+    return {"sampling": None, "population": tensor_of(prevalence.population), "other": mix(prevalence.num_classes, 99)}[name]
 
 
 def naive(z: Tensor, votes: Tensor, prevalence: rl.Prevalence, r: Tensor, weights: Tensor, q: Tensor, z0: Tensor) -> Tensor:
     """The mean loss in probability space, with log q replaced by its first-order expansion log q + (m(z) − m(z₀))/q."""
 
     def at_reference(outputs: Tensor) -> Tensor:
-        tilted = torch.softmax(outputs, 1) * (r / prevalence.population)
+        tilted = torch.softmax(outputs, 1) * (r / tensor_of(prevalence.population))
         return tilted / tilted.sum(1, keepdim=True)
 
     beta = votes @ weights
@@ -93,8 +94,8 @@ def test_loss_and_gradient_equal_autograd_through_the_naive_formula(reference: s
     target, votes = targets(k, n, soft, 3)
     log_q = torch.log_softmax(torch.randn(k, dtype=torch.float64), 0)
     criterion = rl.InformationGainLoss(prevalence, marginal=FixedMarginal(log_q), reference=r)
-    mixed = prevalence.sampling if r is None else r
-    weights = mixed / prevalence.sampling
+    mixed = tensor_of(prevalence.sampling) if r is None else r
+    weights = mixed / tensor_of(prevalence.sampling)
     expected = naive(z, votes, prevalence, mixed, weights, log_q.exp(), z.detach())
     loss = criterion(z, target)
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
@@ -135,8 +136,8 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
     update = criterion.marginal.update
     criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     loss = criterion(z, y)
-    mixed = prevalence.sampling if r is None else r
-    weights = mixed / (votes.mean(0) if name == "classwise" else prevalence.sampling)
+    mixed = tensor_of(prevalence.sampling) if r is None else r
+    weights = mixed / (votes.mean(0) if name == "classwise" else tensor_of(prevalence.sampling))
     expected = naive(z, votes, prevalence, mixed, weights, seen[-1].exp(), z.detach())
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
     ours, theirs = torch.autograd.grad(loss, z)[0], torch.autograd.grad(expected, z)[0]

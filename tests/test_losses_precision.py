@@ -16,6 +16,7 @@ from members import assert_refused
 from torch import Tensor, nn
 
 import rightloss as rl
+from rightloss.tensors import tensor_of
 
 MANY = 3_000_000  # not a power of two: those hide what rounding loses
 
@@ -192,7 +193,7 @@ def test_votes_of_a_coarse_dtype_are_those_of_a_fine_one_but_for_rounding(dtype:
     votes = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.25, 0.75, 0.0], [0.1, 0.2, 0.7]]).repeat(4, 1)
     z = torch.randn(12, 3, dtype=torch.float64)
     prevalence = rl.Prevalence.from_labels(votes.to(dtype), [0.7, 0.2, 0.1])
-    torch.testing.assert_close(prevalence.sampling, votes.double().mean(0), rtol=0, atol=2e-3)
+    torch.testing.assert_close(tensor_of(prevalence.sampling), votes.double().mean(0), rtol=0, atol=2e-3)
     exact = rl.LogitAdjustedLoss(prevalence)(z, votes.double())
     torch.testing.assert_close(rl.LogitAdjustedLoss(prevalence)(z, votes.to(dtype)), exact, rtol=0, atol=1e-2)
     constant = rl.information_gain_loss(z[:1].expand(12, 3), votes.to(dtype), prevalence.with_evidence(0.0))
@@ -207,12 +208,12 @@ def test_rivals_of_a_softmax_are_torch_s_own_cross_entropy(dense: bool) -> None:
     y = torch.randint(3, shape, generator=generator)
     y.view(-1)[:7] = -100
     prevalence = rl.Prevalence([0.7, 0.2, 0.1], [0.3, 0.3, 0.4])
-    offset = (prevalence.sampling.log() - prevalence.population.log()).view(3, *(1 for _ in shape[1:]))
+    offset = (tensor_of(prevalence.sampling).log() - tensor_of(prevalence.population).log()).view(3, *(1 for _ in shape[1:]))
     counted = int((y != -100).sum())
     exact: Any = {"rtol": 0, "atol": 1e-13}
     torch.testing.assert_close(rl.LogitAdjustedLoss(prevalence)(z, y), F.cross_entropy(z + offset, y), **exact)
     torch.testing.assert_close(rl.LogLikelihoodLoss(prevalence)(z, y), F.cross_entropy(z, y), **exact)
-    weighted = F.cross_entropy(z, y, weight=prevalence.weights, reduction="sum") / counted
+    weighted = F.cross_entropy(z, y, weight=tensor_of(prevalence.weights), reduction="sum") / counted
     torch.testing.assert_close(rl.WeightedLoss(prevalence)(z, y), weighted, **exact)
 
 
@@ -221,7 +222,7 @@ def test_the_paper_s_loss_is_one_word_away() -> None:
     prevalence = rl.Prevalence([0.7, 0.2, 0.1], [0.3, 0.3, 0.4], evidence=2.0)
     z, y = torch.randn(30, 3, dtype=torch.float64), torch.arange(30) % 3
     p = torch.softmax(z, 1)
-    m = (prevalence.weights[y][:, None] * p).mean(0)
+    m = (tensor_of(prevalence.weights)[y][:, None] * p).mean(0)
     by_hand = -(p.log() - m.log())[torch.arange(30), y].mean()
     criterion = rl.InformationGainLoss.as_published(prevalence)
     torch.testing.assert_close(criterion(z, y), by_hand, rtol=0, atol=1e-12)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.losses import fused
+from rightloss.tensors import tensor_of
 
 K = 3
 
@@ -29,7 +30,9 @@ def batch(k: int = K, n: int = 12, m: int = 20, seed: int = 0) -> tuple[Tensor, 
 
 def stream_probs(p: Tensor, prevalence: rl.Prevalence, lam: float) -> Tensor:
     """P(stream|x) in probability space: the formula of the design's section 10."""
-    masses = torch.cat([p * prevalence.sampling / prevalence.population, torch.full((len(p), 1), lam, dtype=p.dtype)], 1)
+    masses = torch.cat(
+        [p * tensor_of(prevalence.sampling) / tensor_of(prevalence.population), torch.full((len(p), 1), lam, dtype=p.dtype)], 1
+    )
     return masses / masses.sum(1, keepdim=True)
 
 
@@ -37,7 +40,7 @@ def by_hand(p: Tensor, y: Tensor, p_u: Tensor, prevalence: rl.Prevalence, lam: f
     """The mean loss per labelled example with the minibatch's own marginal, in probability space."""
     t, t_u = stream_probs(p, prevalence, lam), stream_probs(p_u, prevalence, lam)
     m = (t.mean(0) + lam * t_u.mean(0)) / (1 + lam)
-    r = torch.cat([prevalence.sampling, torch.tensor([lam], dtype=torch.float64)]) / (1 + lam)
+    r = torch.cat([tensor_of(prevalence.sampling), torch.tensor([lam], dtype=torch.float64)]) / (1 + lam)
     evidence = kappa * (r * m.log()).sum()
     gain = t.gather(1, y[:, None])[:, 0].log() - m.log()[y] + evidence
     gain_u = t_u[:, -1].log() - m[-1].log() + evidence
@@ -102,7 +105,11 @@ def test_at_the_populations_mix_the_unlabelled_rows_are_the_marginal(kappa: floa
     z, y, z_u = batch()
     prevalence = classes(K, evidence=kappa)
     log_m = z_u.softmax(1).mean(0).log()
-    gain = torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0] - log_m[y] + kappa * (prevalence.population * log_m).sum()
+    gain = (
+        torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0]
+        - log_m[y]
+        + kappa * (tensor_of(prevalence.population) * log_m).sum()
+    )
     references: list[Any] = ["population", prevalence.population]
     for reference in references:
         criterion = rl.InformationGainLoss(
@@ -157,7 +164,7 @@ def test_evidence_is_the_mean_log_likelihood_of_people_counted_by_class(make: Ca
     z, y, z_u = outputs[:12], torch.arange(12) % k, outputs[12:]
     mean = likelihood.table(z_u).exp().mean(0)
     for weight, lam in ((None, 20 / 12), (0.3, 0.3)):
-        expected = -2.5 * lam * kappa * (prevalence.population * mean.log()).sum()
+        expected = -2.5 * lam * kappa * (tensor_of(prevalence.population) * mean.log()).sum()
         options: dict[str, Any] = {"unlabelled": z_u, "unlabelled_weight": weight}
         for loss in (rl.information_gain_loss, rl.logit_adjusted_loss):
             found = [loss(z, y, prevalence, likelihood, unlabelled_evidence=people, **options) for people in (2.5, 0.0)]
@@ -177,8 +184,8 @@ def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gra
             share = (1 - decay) / (1 - decay ** (step + 1))
             average = (1 - share) * average + share * p.detach().mean(0)
             found = ours(z, y, unlabelled=z_u) - without(z, y, unlabelled=z_u)
-            torch.testing.assert_close(found, -5 * (prevalence.population * average.log()).sum())
-            by_hand = -5 * (prevalence.population / average * p.mean(0)).sum()
+            torch.testing.assert_close(found, -5 * (tensor_of(prevalence.population) * average.log()).sum())
+            by_hand = -5 * (tensor_of(prevalence.population) / average * p.mean(0)).sum()
             gradients = (torch.autograd.grad(each, z_u, retain_graph=True)[0] for each in (found, by_hand))
             torch.testing.assert_close(*gradients)
 
@@ -198,7 +205,7 @@ def test_evidence_is_reduced_as_the_loss_is_and_counts_no_ignored_row(reference:
 
 def test_evidence_says_nothing_where_the_mean_prediction_is_the_population_or_that_is_unknown() -> None:
     z, y, z_u = batch()
-    constant = classes(K).population.log().repeat(20, 1).requires_grad_()
+    constant = tensor_of(classes(K).population).log().repeat(20, 1).requires_grad_()
     slope = [
         torch.autograd.grad(rl.logit_adjusted_loss(z, y, classes(K), unlabelled=constant, unlabelled_evidence=e), constant)[0]
         for e in (0.0, 5.0)
@@ -275,8 +282,8 @@ def test_vmap_over_weights_equals_a_loop() -> None:
 
 def test_at_a_constant_prediction_of_the_population_the_intercepts_have_no_gradient() -> None:
     prevalence = classes(K)
-    z = prevalence.population.log().repeat(12, 1).requires_grad_()
-    z_u = prevalence.population.log().repeat(30, 1).requires_grad_()
+    z = tensor_of(prevalence.population).log().repeat(12, 1).requires_grad_()
+    z_u = tensor_of(prevalence.population).log().repeat(30, 1).requires_grad_()
     rl.LogitAdjustedLoss(prevalence)(z, torch.arange(12) % K, unlabelled=z_u).backward()
     assert z.grad is not None
     assert z_u.grad is not None

@@ -14,6 +14,7 @@ from torch.distributions import Laplace, Normal
 
 import rightloss as rl
 from rightloss.marginals import Marginal, MinibatchEstimate, running, with_minibatch_gradient
+from rightloss.tensors import tensor_of
 
 MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
     "batch": lambda model, pool: rl.BatchMarginal(),
@@ -79,17 +80,17 @@ def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: in
     outputs = likelihood.num_outputs or k
     model = nn.Linear(2, outputs).double()
     x, y = torch.randn(3 * k, 2, dtype=torch.float64), torch.arange(3 * k) % k
-    r = prevalence.sampling if reference == "sampling" else prevalence.population
+    r = tensor_of(prevalence.sampling) if reference == "sampling" else tensor_of(prevalence.population)
     criterion = rl.InformationGainLoss(prevalence, likelihood, MARGINALS[marginal](model, [(x, y)]), reference=r, fused=False)
     criterion(model(x), y)
     criterion.eval()
     z = (model(x) + 0.1 * torch.randn(3 * k, outputs, dtype=torch.float64)).detach().requires_grad_()
 
     def weights(z: Tensor) -> Any:
-        tilted = likelihood.table(z).exp() * r / prevalence.population
+        tilted = likelihood.table(z).exp() * r / tensor_of(prevalence.population)
         probs = tilted / tilted.sum(1, keepdim=True)
         counted = torch.full((k,), 1 / k, dtype=torch.float64)
-        sampled = counted if marginal == "classwise" else prevalence.sampling
+        sampled = counted if marginal == "classwise" else tensor_of(prevalence.sampling)
         own = probs[torch.arange(len(y)), y].log()
         return counted - 0.3 * r, (r / sampled)[y], own, probs
 
@@ -195,7 +196,7 @@ def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: T
 @pytest.mark.parametrize("k", [0, 2])
 def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q(k: int) -> None:
     model, x, y, prevalence = small_problem()
-    weights = prevalence.weights[y]
+    weights = tensor_of(prevalence.weights)[y]
     with torch.no_grad():
         log_q = (weights[:, None] * torch.softmax(model(x), 1)).mean(0).log()
     full = log_marginal_gradient(model, x, weights, log_q, k)
@@ -210,7 +211,7 @@ def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q(k: int) 
 
 def test_the_batch_marginal_is_unbiased_in_probability_and_low_in_log() -> None:
     model, x, y, prevalence = small_problem()
-    weights = prevalence.weights[y]
+    weights = tensor_of(prevalence.weights)[y]
     with torch.no_grad():
         terms = weights[:, None] * torch.softmax(model(x), 1)
     generator = torch.Generator().manual_seed(5)
@@ -352,7 +353,7 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     assert model[3].training
     with torch.no_grad():
         model.eval()
-        exact = (prevalence.weights[y][:, None] * torch.softmax(model(x), 1)).mean(0)
+        exact = (tensor_of(prevalence.weights)[y][:, None] * torch.softmax(model(x), 1)).mean(0)
     torch.testing.assert_close(seen[-1].exp(), exact, rtol=1e-12, atol=0)
     assert not list(criterion.parameters())
 

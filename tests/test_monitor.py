@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import rightloss as rl
 from rightloss.losses.batch import class_batch
 from rightloss.losses.monitor import FALSE_ALARMS, Monitor
+from rightloss.tensors import tensor_of
 
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
     "information gain": rl.InformationGainLoss,
@@ -54,7 +55,7 @@ def train(criterion: Any, seed: int, steps: int, share: float = 0.5, last: nn.Mo
 
 def feed(criterion: Any, labels: Callable[[int], Tensor], batches: int, classes: int = 2) -> None:
     """Batches with these labels, and predictions that are what they should be on average."""
-    centre = criterion.prevalence.population.log().float()
+    centre = tensor_of(criterion.prevalence.population).log().float()
     for batch in range(batches):
         y = labels(batch)
         shape = (y.shape[0], classes, *y.shape[1:])

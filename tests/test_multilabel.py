@@ -5,232 +5,43 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-import torch.nn.functional as F
-from members import unchecked_types
-from torch import Tensor, nn
+from draws import stream
+from scipy.special import log_expit, logit
 
 import rightloss as rl
-from rightloss.inference import log_posterior
 from rightloss.prevalence import MultilabelPrevalence
 
 RATES, SAMPLED = [0.30, 0.05, 0.01], [0.3, 0.4, 0.5]
-LOSSES: dict[str, Callable[..., Any]] = {
-    "default": rl.InformationGainLoss,
-    "published": rl.InformationGainLoss.as_published,
-    "classwise": partial(rl.InformationGainLoss, marginal=rl.ClasswiseMarginal()),
-    "weighted": rl.WeightedLoss,
-    "adjusted": rl.LogitAdjustedLoss,
-    "plain": rl.LogLikelihoodLoss,
-}
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "default": rl.information_gain_loss,
-    "weighted": rl.weighted_loss,
-    "adjusted": rl.logit_adjusted_loss,
-    "plain": rl.log_likelihood_loss,
-}
-each_loss = pytest.mark.parametrize("name", LOSSES)
+LOGITS = stream().normal(size=(40, 3))
+LOG_PROBS = log_expit(LOGITS)
+LABELS = (stream(1).random((40, 3)) < SAMPLED).astype(float)
 
 
 def findings() -> MultilabelPrevalence:
     return rl.Prevalence.multilabel(RATES, SAMPLED, names=["edema", "mass", "nodule"])
 
 
-def batch(seed: int, rows: int = 40) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, 3, dtype=torch.float64, generator=generator).requires_grad_()
-    return logits, (torch.rand(rows, 3, generator=generator) < torch.tensor(SAMPLED)).double()
-
-
-def fit(model: nn.Module, x: Tensor, y: Tensor, prevalence: MultilabelPrevalence) -> None:
-    """Train to convergence."""
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = rl.information_gain_loss(model(x), y, prevalence)
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-
-
-class TestLosses:
-    @each_loss
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_loss_and_gradient_are_those_of_a_loss_for_each_finding(self, name: str, reduction: str) -> None:
-        together = LOSSES[name](findings(), reduction=reduction)
-        apart = [LOSSES[name](each, rl.Bernoulli(), reduction=reduction) for each in findings()]
-        for step in range(3):  # the running average has a history
-            logits, y = batch(step)
-            if step:
-                y[torch.rand(y.shape, generator=torch.Generator().manual_seed(step)) < 0.3] = torch.nan
-            read = [~column.isnan() for column in y.T]
-            parts = [
-                each(logits[rows, number], y[rows, number].long())
-                for number, (each, rows) in enumerate(zip(apart, read, strict=True))
-            ]
-            if reduction == "none":
-                parts = [
-                    torch.zeros(len(y), dtype=part.dtype).masked_scatter(rows, part)
-                    for part, rows in zip(parts, read, strict=True)
-                ]
-            expected = torch.stack(parts, -1)
-            expected = expected if reduction == "none" else expected.sum() / (3 if reduction == "mean" else 1)
-            found = together(logits, y)
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-            gradients = [torch.autograd.grad(each.sum(), logits)[0] for each in (found, expected)]
-            torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
-
-    def test_logit_adjustment_is_binary_cross_entropy_with_an_offset(self) -> None:
-        logits, y = batch(0)
-        offset = torch.logit(findings().sampling) - torch.logit(findings().population)
-        expected = F.binary_cross_entropy_with_logits(logits + offset, y)
-        torch.testing.assert_close(rl.logit_adjusted_loss(logits, y, findings()), expected)
-
-    @pytest.mark.parametrize("name", FUNCTIONS)
-    def test_functions_are_the_first_batch_of_the_modules(self, name: str) -> None:
-        logits, y = batch(1)
-        torch.testing.assert_close(FUNCTIONS[name](logits, y, findings()), LOSSES[name](findings())(logits, y))
-
-    @pytest.mark.parametrize("name", [name for name in LOSSES if name != "classwise"])  # which needs every class
-    def test_a_finding_that_no_row_has_read_changes_nothing(self, name: str) -> None:
-        criterion, two = LOSSES[name](findings()), LOSSES[name](rl.Prevalence.multilabel(RATES[:2], SAMPLED[:2]))
-        for step in range(2):
-            logits, y = batch(step)
-            unread = torch.cat([y[:, :2], torch.full_like(y[:, :1], torch.nan)], 1)
-            found = criterion(logits, unread)
-            torch.testing.assert_close(found * 3, two(logits[:, :2], y[:, :2]) * 2)
-            assert float(torch.autograd.grad(found, logits)[0][:, 2].abs().max()) < 1e-12
-        state = criterion.state_dict()
-        assert all(int(value) == 0 for key, value in state.items() if key == "marginal.2.steps")
-
-    def test_ints_bools_and_an_ignored_label_are_read_as_floats_and_nan(self) -> None:
-        logits, y = batch(0)
-        hole = y.clone()
-        hole[3, 1] = torch.nan
-        ints = torch.where(hole.isnan(), -100, hole).long()
-        bytes_ = torch.full_like(ints, 156).to(torch.uint8)  # -100 as a byte
-        with pytest.raises(ValueError, match="0 is absent"):
-            rl.logit_adjusted_loss(logits, bytes_, findings())
-        torch.testing.assert_close(
-            rl.logit_adjusted_loss(logits, ints, findings()), rl.logit_adjusted_loss(logits, hole, findings())
-        )
-        torch.testing.assert_close(
-            rl.information_gain_loss(logits, y.bool(), findings()), rl.information_gain_loss(logits, y, findings())
-        )
-
-    def test_a_share_of_readers_is_a_mixture_of_both_labels(self) -> None:
-        logits, y = batch(0)
-        losses = [rl.logit_adjusted_loss(logits, torch.full_like(y, value), findings()) for value in (0.0, 0.25, 1.0)]
-        torch.testing.assert_close(losses[1], 0.75 * losses[0] + 0.25 * losses[2])
-
-    def test_masks_of_several_findings_are_rows_of_each(self) -> None:
-        logits, y = batch(0, rows=24)
-        maps = [each.reshape(2, 3, 4, 3).movedim(-1, 1) for each in (logits, y)]
-        torch.testing.assert_close(
-            rl.information_gain_loss(maps[0], maps[1], findings()), rl.information_gain_loss(logits, y, findings())
-        )
-        unreduced = rl.information_gain_loss(maps[0], maps[1], findings(), reduction="none")
-        assert unreduced.shape == (2, 3, 3, 4)
-        rows = rl.information_gain_loss(logits, y, findings(), reduction="none")
-        torch.testing.assert_close(unreduced, rows.reshape(2, 3, 4, 3).movedim(-1, 1))
-
-    @pytest.mark.long
-    def test_training_gives_each_finding_its_own_rate(self) -> None:
-        prevalence, generator = findings(), torch.Generator().manual_seed(0)
-        y = (torch.rand(6000, 3, generator=generator) < prevalence.sampling).float()
-        x = torch.randn(6000, 3, generator=generator) + y
-        model = nn.Linear(3, 3)
-        fit(model, x, y, prevalence)
-        truth = (torch.rand(200_000, 3, generator=generator) < prevalence.population).float()
-        with torch.no_grad():
-            mean = model(torch.randn(200_000, 3, generator=generator) + truth).sigmoid().mean(0)
-        assert torch.allclose(mean.double(), prevalence.population, rtol=0.1)
-
-    def test_a_wrong_mix_is_reported_with_the_name_of_the_finding(self) -> None:
-        criterion = rl.LogitAdjustedLoss(rl.Prevalence.multilabel({"edema": 0.1, "mass": 0.1}, sampling=[0.3, 0.5]))
-        generator = torch.Generator().manual_seed(0)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(200):
-                y = (torch.rand(64, 2, generator=generator) < 0.3).float()
-                y[:5, 1] = torch.nan
-                criterion(torch.zeros(64, 2, requires_grad=True), y)
-        assert {str(each.message).split(":")[0] for each in caught} == {"finding 'mass'"}
-
-    def test_state_is_saved_by_finding_and_copies_are_apart(self) -> None:
-        criterion = rl.InformationGainLoss(findings())
-        criterion(*batch(0))
-        other = rl.InformationGainLoss(findings())
-        other.load_state_dict(criterion.state_dict())
-        torch.testing.assert_close(other(*batch(1)), copy.deepcopy(criterion)(*batch(1)))
-
-    def test_the_mean_of_a_loss_is_that_of_torch_where_nothing_is_shifted(self) -> None:
-        logits, y = batch(0)
-        same = rl.Prevalence.multilabel(RATES, RATES)
-        torch.testing.assert_close(rl.log_likelihood_loss(logits, y, same), F.binary_cross_entropy_with_logits(logits, y))
+def associated(rows: int, seed: int) -> np.ndarray:
+    """The findings A (5 %) and B, which 30 % of those with A have, and 1 % of the others."""
+    rng = stream(seed)
+    a = rng.random(rows) < 0.05
+    b = rng.random(rows) < 0.01 + 0.29 * a
+    return np.stack([a, b], 1).astype(float)
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("target", [torch.zeros(8, 3).long(), torch.zeros(8, 3)], ids=["ints", "floats"])
-    def test_a_single_prevalence_refuses_logits_and_target_of_one_shape(self, target: Tensor) -> None:
-        with pytest.raises(ValueError, match="multi-label"):
-            rl.InformationGainLoss(rl.Prevalence.binary(0.1), rl.Bernoulli())(torch.zeros(8, 3), target)
-
-    @pytest.mark.parametrize("kind", [torch.long, torch.float])
-    def test_multi_hot_labels_are_not_votes(self, kind: torch.dtype) -> None:
-        target = torch.tensor([[1, 1, 0], [0, 0, 1]]).to(kind)
-        with pytest.raises(ValueError, match="multi-label"):
-            rl.InformationGainLoss(rl.Prevalence([0.5, 0.3, 0.2]))(torch.zeros(2, 3), target)
-
-    def test_images_without_findings_are_not_left_out_without_a_word(self) -> None:
-        with pytest.warns(rl.PrevalenceWarning, match="multi-label"):
-            rl.log_likelihood_loss(
-                torch.zeros(3, 3), torch.eye(3)[[0, 1, 2]] * torch.tensor([[1.0], [1], [0]]), rl.Prevalence([0.5, 0.3, 0.2])
-            )
-
     def test_rates_that_do_not_sum_to_1_are_pointed_to_multilabel(self) -> None:
         with pytest.raises(ValueError, match="multilabel"):
             rl.Prevalence([0.1, 0.05, 0.02])
 
     def test_a_label_matrix_is_not_read_as_masks(self) -> None:
         with pytest.raises(ValueError, match="from_label_matrix"):
-            rl.Prevalence.from_labels(torch.eye(3).long(), population=0.1)
-
-    @pytest.mark.parametrize(
-        ("logits", "target", "message"),
-        [
-            (torch.zeros(8, 2), torch.zeros(8, 2), r"\(n, 3, …\)"),
-            (torch.zeros(8, 3), torch.zeros(8).long(), "multi-label"),
-            (torch.zeros(8, 3), torch.full((8, 3), -1.0), "uncertain"),
-            (torch.zeros(8, 3), torch.full((8, 3), 2), "0 is absent"),
-            (torch.zeros(8, 3), torch.full((8, 3), torch.nan), "skip such a batch"),
-            (torch.full((8, 3), torch.nan), torch.zeros(8, 3), "finite"),
-        ],
-    )
-    def test_what_is_not_a_table_of_findings_is_refused(self, logits: Tensor, target: Tensor, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            rl.InformationGainLoss(findings())(logits, target)
-
-    def test_options_that_several_findings_do_not_have_are_refused(self) -> None:
-        logits, y = batch(0)
-        with pytest.raises(ValueError, match="one loss for each finding"):
-            rl.InformationGainLoss(findings())(logits, y, unlabelled=logits)
-        with pytest.raises(ValueError, match="Bernoulli"):
-            rl.InformationGainLoss(findings(), rl.Categorical())
-        with unchecked_types(), pytest.raises(ValueError, match="multi-label"):
-            log_posterior(nn.Linear(3, 3), findings())  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="RunningMarginal"):
-            rl.InformationGainLoss(findings(), marginal=rl.PoolMarginal(nn.Linear(1, 1), []))
+            rl.Prevalence.from_labels(np.eye(3, dtype=int), population=0.1)
 
     @pytest.mark.parametrize("rates", [[0.1, 1.2], [], 0.3, [0.1, "x"], {"a": 0.0}])
     def test_rates_outside_0_to_1_are_refused(self, rates: Any) -> None:
@@ -262,55 +73,16 @@ class TestPrevalence:
         assert prevalence.sampling.tolist() == [0.5, 0.5]
 
 
-def associated(rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    """x and the findings A (5 %) and B, which 30 % of those with A have, and 1 % of the others; x tells about A and B."""
-    generator = torch.Generator().manual_seed(seed)
-    a = (torch.rand(rows, generator=generator) < 0.05).double()
-    b = (torch.rand(rows, generator=generator) < 0.01 + 0.29 * a).double()
-    y = torch.stack([a, b], 1)
-    return torch.randn(rows, 2, dtype=torch.float64, generator=generator) + y * torch.tensor([2.0, 1.0]), y
-
-
 class TestSampledByAnyFinding:
     """Images with any finding are drawn as often as those without: among images without B, those with A are too frequent."""
 
-    def drawn(self) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = associated(160_000, 0)
-        ill, well = torch.nonzero(y.any(1)).flatten(), torch.nonzero(~y.any(1)).flatten()
-        rows = torch.cat([ill, well[: len(ill)]])
-        return x[rows], y[rows], y
-
-    def fitted(self, x: Tensor, y: Tensor, prevalence: MultilabelPrevalence) -> nn.Module:
-        """A model flexible enough for B's dependence on A: quadratic in x, fitted to convergence."""
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(2, 12), nn.Tanh(), nn.Linear(12, 2)).double()
-        rl.start_at_prevalence(model[2], prevalence)
-        fit(model, x, y, prevalence)
-        return model
-
-    @pytest.mark.long
-    def test_risks_are_right_with_weights_by_pattern_and_wrong_without(self) -> None:
-        x, y, archive = self.drawn()
-        rates = archive.mean(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rl.PrevalenceWarning)
-            apart = rl.Prevalence.from_label_matrix(y, population=rates)
-        ways = {
-            "apart": apart,
-            "any": rl.Prevalence.from_label_matrix(y, population=rates, sampled_by="any"),
-            "matrix": rl.Prevalence.from_label_matrix(y, population=archive),
-        }
-        new, truth = associated(200_000, 1)
-        likely = new[:, 0] > 2
-        observed = float(truth[likely, 1].mean())
-        with torch.no_grad():
-            risks = {name: float(self.fitted(x, y, way)(new).sigmoid()[likely, 1].mean()) for name, way in ways.items()}
-        assert risks["apart"] < 0.5 * observed
-        assert risks["any"] == pytest.approx(observed, rel=0.1)
-        assert risks["matrix"] == pytest.approx(observed, rel=0.1)
+    def drawn(self) -> tuple[np.ndarray, np.ndarray]:
+        archive = associated(160_000, 0)
+        ill, well = np.flatnonzero(archive.any(1)), np.flatnonzero(~archive.any(1))
+        return archive[np.concatenate([ill, well[: len(ill)]])], archive
 
     def test_associated_findings_at_other_rates_than_the_population_are_warned_of(self) -> None:
-        _, y, archive = self.drawn()
+        y, archive = self.drawn()
         with pytest.warns(rl.PrevalenceWarning, match="sampled_by"):
             rl.Prevalence.from_label_matrix(y, population=archive.mean(0))
         with warnings.catch_warnings():
@@ -320,7 +92,7 @@ class TestSampledByAnyFinding:
 
     @pytest.mark.parametrize("by_matrix", [False, True])
     def test_weights_make_each_class_that_of_the_population(self, by_matrix: bool) -> None:
-        _, y, archive = self.drawn()
+        y, archive = self.drawn()
         rates = archive.mean(0)
         if by_matrix:
             prevalence = rl.Prevalence.from_label_matrix(y, population=archive)
@@ -334,113 +106,103 @@ class TestSampledByAnyFinding:
                 assert float(weights[rows, finding].mean()) == pytest.approx(1)
                 found = float((weights[rows, finding] * y[rows, other]).mean())
                 expected = archive[all_rows, other]
-                error = float((expected.var() / len(expected) + y[rows, other].var() / rows.sum()).sqrt())
+                error = np.sqrt(expected.var() / len(expected) + y[rows, other].var() / rows.sum())
                 assert found == pytest.approx(float(expected.mean()), abs=4 * error)
 
     def test_weights_are_1_where_images_were_not_sampled_by_findings(self) -> None:
-        _, y = associated(4000, 2)
+        y = associated(4000, 2)
         prevalence = rl.Prevalence.from_label_matrix(y, population=y)
         assert prevalence.patterns is not None
-        torch.testing.assert_close(prevalence.patterns.of_rows(y), torch.ones_like(y))
+        np.testing.assert_allclose(prevalence.patterns.of_rows(y), 1)
 
     def test_rates_that_contradict_the_sampling_are_refused(self) -> None:
-        _, y, _ = self.drawn()
+        y, _ = self.drawn()
         with pytest.raises(ValueError, match="the same for all findings"):
             rl.Prevalence.from_label_matrix(y, population=[0.05, 0.2], sampled_by="any")
 
-    def test_a_row_with_an_unread_finding_has_no_pattern(self) -> None:
-        _, y, archive = self.drawn()
-        prevalence = rl.Prevalence.from_label_matrix(y, population=archive)
-        with pytest.raises(ValueError, match="NaN"):
-            rl.information_gain_loss(torch.zeros(2, 2), torch.tensor([[0, torch.nan], [1, 0]]), prevalence)
+    def test_a_row_with_an_unread_finding_or_another_pattern_has_no_weight(self) -> None:
+        y, archive = self.drawn()
+        patterns = rl.Prevalence.from_label_matrix(y, population=archive).patterns
+        assert patterns is not None
+        with pytest.raises(ValueError, match="row 1 has NaN"):
+            patterns.of_rows([[0, 0], [np.nan, 1]])
+        few = rl.Prevalence.from_label_matrix([[0, 0], [1, 1]] * 20, population=[[0, 0], [1, 1]] * 20).patterns
+        assert few is not None
+        with pytest.raises(ValueError, match=r"occur in the label matrix, but row 0 has \[0.0, 1.0\]"):
+            few.of_rows([[0, 1]])
+        any_finding = rl.Prevalence.from_label_matrix(y, population=archive.mean(0), sampled_by="any").patterns
+        assert any_finding is not None
+        assert any_finding.of_rows([[1, np.nan]])[0, 1] == 1  # a finding decides; the other was not read
+
+    def test_a_population_with_other_patterns_is_warned_of_or_refused(self) -> None:
+        y, archive = self.drawn()
+        some = y[~y.all(1)]
+        with pytest.warns(rl.PrevalenceWarning, match="not in `labels`"):
+            rl.Prevalence.from_label_matrix(some, population=archive)
+        with pytest.raises(ValueError, match="1 do not"):
+            rl.Prevalence.from_label_matrix(y, population=archive[~archive.all(1)])
 
 
 class TestPredictions:
     def test_retarget_moves_each_finding_by_its_own_odds(self) -> None:
-        logits, _ = batch(0)
-        to = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
-        moved = rl.retarget(F.logsigmoid(logits), findings(), to)
-        expected = F.logsigmoid(logits + torch.logit(to) - torch.logit(findings().population))
-        torch.testing.assert_close(moved, expected)
-        per_row = rl.retarget(F.logsigmoid(logits), findings(), to.expand(len(logits), 3))
-        torch.testing.assert_close(per_row, expected)
-        array = rl.retarget(F.logsigmoid(logits).detach().numpy(), findings(), {"edema": 0.1, "mass": 0.2, "nodule": 0.3})
-        np.testing.assert_allclose(array, expected.detach().numpy(), atol=1e-12)
+        to = np.array([0.1, 0.2, 0.3])
+        expected = log_expit(LOGITS + logit(to) - logit(findings().population))
+        for told in (to, np.tile(to, (40, 1)), {"edema": 0.1, "mass": 0.2, "nodule": 0.3}, findings().retarget(to)):
+            np.testing.assert_allclose(rl.retarget(LOG_PROBS, findings(), told), expected, rtol=0, atol=1e-12)
 
     def test_tables_with_both_probabilities_stay_tables(self) -> None:
-        logits = batch(0)[0].detach()
-        table = torch.stack([F.logsigmoid(-logits), F.logsigmoid(logits)], 1)
+        table = log_expit(np.stack([-LOGITS, LOGITS], 1))
         moved = rl.retarget(table, findings(), [0.5, 0.5, 0.5])
         assert moved.shape == (40, 2, 3)
-        torch.testing.assert_close(moved[:, 1], rl.retarget(F.logsigmoid(logits), findings(), [0.5, 0.5, 0.5]))
-        assert torch.equal(rl.retarget(table, findings(), findings()), table)
+        np.testing.assert_allclose(moved[:, 1], rl.retarget(LOG_PROBS, findings(), [0.5, 0.5, 0.5]), rtol=0, atol=1e-14)
+        assert np.array_equal(rl.retarget(table, findings(), findings()), table)
+
+    def test_tensors_stay_tensors_with_their_gradients(self) -> None:
+        torch = pytest.importorskip("torch")
+        logits = torch.from_numpy(LOGITS).requires_grad_()
+        moved = rl.retarget(torch.nn.functional.logsigmoid(logits), findings(), [0.1, 0.2, 0.3])
+        np.testing.assert_allclose(moved.detach(), rl.retarget(LOG_PROBS, findings(), [0.1, 0.2, 0.3]), rtol=0, atol=1e-14)
+        (slope,) = torch.autograd.grad(moved.sum(), logits)
+        np.testing.assert_allclose(slope, -moved.detach().expm1(), rtol=1e-9)  # 1 − σ of the moved logit
+        weights = torch.tensor([2.0, 9.0, 30.0])
+        undone = rl.undo_sampling(torch.from_numpy(LOG_PROBS), pos_weight=weights)
+        np.testing.assert_allclose(undone, rl.undo_sampling(LOG_PROBS, pos_weight=[2.0, 9.0, 30.0]), rtol=0, atol=1e-14)
 
     def test_logits_are_not_taken_for_log_probabilities(self) -> None:
         with pytest.raises(ValueError, match="logsigmoid"):
-            rl.retarget(batch(0)[0], findings(), [0.5, 0.5, 0.5])
+            rl.retarget(LOGITS, findings(), [0.5, 0.5, 0.5])
 
     def test_pos_weight_of_each_finding_is_undone(self) -> None:
-        logits, y = batch(0)
-        weights = torch.tensor([2.0, 9.0, 30.0], dtype=torch.float64)
-        undone = rl.undo_sampling(F.logsigmoid(logits), pos_weight=weights)
-        torch.testing.assert_close(undone, F.logsigmoid(logits - weights.log()))
-        moved = rl.undo_sampling(F.logsigmoid(logits), pos_weight=weights, labels=y, population=findings())
-        offset = torch.logit(findings().population) - torch.logit(y.mean(0)) - weights.log()
-        torch.testing.assert_close(moved, F.logsigmoid(logits + offset))
+        weights = np.array([2.0, 9.0, 30.0])
+        undone = rl.undo_sampling(LOG_PROBS, pos_weight=weights)
+        np.testing.assert_allclose(undone, log_expit(LOGITS - np.log(weights)), rtol=0, atol=1e-12)
+        moved = rl.undo_sampling(LOG_PROBS, pos_weight=weights, labels=LABELS, population=findings())
+        offset = logit(findings().population) - logit(LABELS.mean(0)) - np.log(weights)
+        np.testing.assert_allclose(moved, log_expit(LOGITS + offset), rtol=0, atol=1e-12)
+        drawn = rl.undo_sampling(LOG_PROBS, sampling=SAMPLED, population=findings())
+        np.testing.assert_allclose(drawn, rl.retarget(LOG_PROBS, SAMPLED, findings()), rtol=0, atol=1e-12)
 
     def test_columns_of_a_frame_are_taken_by_their_names(self) -> None:
-        log_probs = F.logsigmoid(batch(0)[0]).detach().numpy()
-        frame = pd.DataFrame(log_probs, columns=findings().names)[["nodule", "edema", "mass"]]
+        frame = pd.DataFrame(LOG_PROBS, columns=findings().names)[["nodule", "edema", "mass"]]
         to = [0.1, 0.2, 0.3]
-        np.testing.assert_array_equal(rl.retarget(frame, findings(), to), rl.retarget(log_probs, findings(), to))
+        np.testing.assert_array_equal(rl.retarget(frame, findings(), to), rl.retarget(LOG_PROBS, findings(), to))
+
+    def test_rates_do_not_correct_predictions_of_images_sampled_by_findings_together(self) -> None:
+        y = associated(4000, 2)
+        together = rl.Prevalence.from_label_matrix(np.concatenate([y, y[y.any(1)]]), population=y)
+        log_probs = np.log(np.full((3, 2), 0.2))
+        for call in (
+            lambda: rl.retarget(log_probs, together.sampling, together),
+            lambda: rl.undo_sampling(log_probs, pos_weight=[2.0, 3.0], labels=y, population=together),
+        ):
+            with pytest.raises(ValueError, match=r"findings .*together"):
+                call()
 
     def test_a_table_of_two_classes_is_not_one_of_two_findings(self) -> None:
         two, table = rl.Prevalence.multilabel([0.1, 0.2]), np.log([[0.2, 0.8], [0.7, 0.3]])
         with pytest.raises(ValueError, match="exclude each other"):
             rl.retarget(table, two, [0.5, 0.5])
 
-    def test_rates_do_not_correct_predictions_of_images_sampled_by_findings_together(self) -> None:
-        _, y = associated(4000, 2)
-        together = rl.Prevalence.from_label_matrix(torch.cat([y, y[y.any(1)]]), population=y)
-        log_probs = torch.full((3, 2), 0.2).log()
-        for call in (
-            lambda: rl.retarget(log_probs, together.sampling, together),
-            lambda: rl.undo_sampling(log_probs, pos_weight=[2.0, 3.0], labels=y, population=together),
-            lambda: rl.PrevalenceLayer(nn.Linear(2, 2), together, outputs_at="sampling"),
-        ):
-            with pytest.raises(ValueError, match=r"findings .*together"):
-                call()
-
     def test_two_weights_for_two_classes_are_not_two_findings(self) -> None:
         with pytest.raises(ValueError, match="class_weight"):
             rl.undo_sampling(np.log([[0.2, 0.8]]), pos_weight=[1, 9])
-
-    @pytest.mark.parametrize("outputs_at", ["population", "sampling", [0.2, 0.3, 0.4]])
-    def test_layer_predicts_at_any_rates(self, outputs_at: Any) -> None:
-        torch.manual_seed(0)
-        model, x = nn.Linear(4, 3), torch.randn(5, 4)
-        layer = rl.PrevalenceLayer(model, findings(), outputs_at=outputs_at)
-        start = {"population": RATES, "sampling": SAMPLED}.get(str(outputs_at), outputs_at)
-        to = torch.tensor([0.4, 0.5, 0.6])
-        expected = F.logsigmoid(model(x) + torch.logit(to) - torch.logit(torch.tensor(start)))
-        torch.testing.assert_close(layer(x, to), expected)
-        torch.testing.assert_close(layer.predict(x, {"edema": 0.4, "mass": 0.5, "nodule": 0.6}), expected)
-        torch.testing.assert_close(layer(x, to.expand(5, 3)), expected)
-        with pytest.raises(ValueError, match="multi-label"):
-            layer(x, torch.tensor([0.4, 0.6]))
-
-    def test_a_saved_layer_keeps_rates_and_names(self, tmp_path: Path) -> None:
-        model, x = nn.Linear(4, 3), torch.randn(5, 4)
-        layer = rl.PrevalenceLayer(model, findings())
-        layer.save(tmp_path / "layer.safetensors")
-        loaded = rl.PrevalenceLayer.load(tmp_path / "layer.safetensors", nn.Linear(4, 3))
-        assert loaded.prevalence == findings()
-        torch.testing.assert_close(loaded.predict(x), layer.predict(x))
-
-    def test_start_and_match_give_each_finding_its_rate(self) -> None:
-        torch.manual_seed(0)
-        head, x = nn.Linear(4, 3).double(), torch.randn(500, 4, dtype=torch.float64)
-        rl.start_at_prevalence(head, findings())
-        torch.testing.assert_close(head.bias.sigmoid(), findings().population)
-        rl.match_prevalence(head, head(x), findings())
-        torch.testing.assert_close(head(x).sigmoid().mean(0), findings().population, rtol=1e-6, atol=0)

@@ -37,6 +37,7 @@ from rightloss.inference.posterior import Posterior
 from rightloss.inference.prediction import Prediction
 from rightloss.predictive import PrevalenceLayer
 from rightloss.predictive.retarget import retarget
+from rightloss.tensors import tensor_of
 
 X = inputs().double()
 
@@ -56,14 +57,14 @@ class TestPredictive:
     def test_it_is_the_prediction_with_the_intercepts_moved(self) -> None:
         posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
         draws = posterior.distribution.draws.clone()  # type: ignore[attr-defined]
-        draws[:, -3:] += to.log() - prevalence_of(posterior).population.log()  # the output's biases come last
+        draws[:, -3:] += to.log() - tensor_of(prevalence_of(posterior).population).log()  # the output's biases come last
         model, layout = posterior.module(), posterior.layout
         moved = Posterior(model, prevalence_of(posterior).retarget(to), Categorical(3), Particles(draws), layout)
         torch.testing.assert_close(predictive(posterior, X, to), moved.predict(X).log_probs)
 
     def test_retargeting_the_average_weights_the_draws(self) -> None:
         posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
-        ratio = to / prevalence_of(posterior).population
+        ratio = to / tensor_of(prevalence_of(posterior).population)
         probs = every_table(posterior).exp()
         moved = probs * ratio / (probs * ratio).sum(2, keepdim=True)
         weights = (probs * ratio).sum(2, keepdim=True)
@@ -96,7 +97,7 @@ class TestPredictive:
 
     def test_bad_input_is_refused(self) -> None:
         posterior = posterior_of_net()
-        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")  # type: ignore[arg-type]
+        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
         assert_refused(lambda: predictive(posterior, X, 0.3), "`population`")
         assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be a whole number of at least 1, but got 0")

@@ -30,6 +30,7 @@ from rightloss import (
     StickBreaking,
 )
 from rightloss.predictive import PrevalenceLayer, retarget
+from rightloss.tensors import tensor_of
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
@@ -223,7 +224,9 @@ class TestAsAModule:
         layer = PrevalenceLayer(network(2), Prevalence.binary(1e-9), outputs_at="sampling")
         rounded = {name: value.to(dtype) for name, value in layer.state_dict().items()}
         layer.load_state_dict(rounded)
-        torch.testing.assert_close(layer.log_population.double(), layer.prevalence.population.log(), rtol=1e-7, atol=0)
+        torch.testing.assert_close(
+            layer.log_population.double(), tensor_of(layer.prevalence.population).log(), rtol=1e-7, atol=0
+        )
         missing = {name: value for name, value in rounded.items() if name != "log_population"}
         with pytest.raises(RuntimeError, match=r"Missing key.*log_population"):
             layer.load_state_dict(missing)
@@ -242,6 +245,7 @@ COMPILED = """
 import torch
 from rightloss import Prevalence, StickBreaking
 from rightloss.predictive import PrevalenceLayer
+from rightloss.tensors import tensor_of
 layer = PrevalenceLayer(torch.nn.Linear(6, 4), Prevalence(torch.full((5,), 0.2)), StickBreaking(5))
 compiled = torch.compile(layer, fullgraph=True, backend="eager")
 x, population = torch.randn(7, 6), torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1])

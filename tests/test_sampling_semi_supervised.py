@@ -24,6 +24,7 @@ from rightloss.sampling import (
     StratifiedBatchSampler,
     split_unlabelled,
 )
+from rightloss.tensors import tensor_of
 
 LABELS = torch.tensor([0] * 23 + [1] * 7 + [2] * 2)
 THREE = Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
@@ -64,7 +65,7 @@ class TestCounts:
     def test_votes_are_drawn_class_first_then_example(self, labels: Tensor) -> None:
         sampler = SemiSupervisedBatchSampler(labels, 50, THREE, 8, 1, 10_000, generator())
         drawn = batches(sampler, 8)[0].flatten()
-        expected = sum(rho * labels[:, c] / labels[:, c].sum() for c, rho in enumerate(THREE.sampling))
+        expected = sum(rho * labels[:, c] / labels[:, c].sum() for c, rho in enumerate(tensor_of(THREE.sampling)))
         assert isinstance(expected, Tensor)
         assert_mean_is(torch.nn.functional.one_hot(drawn, len(labels)).double(), expected)
         assert_mean_is(labels[drawn], sampler.sampling)
@@ -73,7 +74,7 @@ class TestCounts:
     def test_a_batch_too_small_for_every_class_is_drawn_at_the_rates(self) -> None:
         sampler = SemiSupervisedBatchSampler(LABELS, 50, THREE, 2, 1, 20_000, generator())
         drawn = LABELS[batches(sampler, 2)[0].flatten()]
-        assert_mean_is(torch.nn.functional.one_hot(drawn, 3).double(), THREE.sampling)
+        assert_mean_is(torch.nn.functional.one_hot(drawn, 3).double(), tensor_of(THREE.sampling))
         assert sampler.prevalence == THREE
 
     @pytest.mark.parametrize(

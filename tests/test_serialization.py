@@ -56,6 +56,12 @@ class TestSaved:
         assert found.outputs_at == outputs_at
         assert found.classes is None
 
+    @pytest.mark.parametrize("labelled", [0, 1])
+    def test_a_class_that_is_never_labelled_is_kept(self, labelled: int, tmp_path: Path) -> None:
+        prevalence = Prevalence.positive_unlabelled(0.1, labelled)
+        PrevalenceLayer(network(2), prevalence).save(tmp_path / "x")
+        assert PrevalenceLayer.load(tmp_path / "x", network(2)).prevalence == prevalence
+
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
     def test_every_dtype_is_kept(self, dtype: torch.dtype, tmp_path: Path) -> None:
         layer = layer_of(Categorical(3), 3).to(dtype)

@@ -287,7 +287,7 @@ def test_wrong_rows_are_refused_with_the_remedy() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "model",
-    [InformationGainClassifier(), InformationGainClassifier(loss="weighted", penalty=None)],
+    [InformationGainClassifier(), InformationGainClassifier(loss="weighted")],
     ids=["default", "weighted"],
 )
 def test_scikit_learns_own_checks_pass(model: InformationGainClassifier) -> None:

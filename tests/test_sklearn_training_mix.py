@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from catboost import CatBoostClassifier
+from draws import assert_refused
 from imblearn.combine import SMOTETomek
 from imblearn.ensemble import (
     BalancedBaggingClassifier,
@@ -19,7 +20,6 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler, TomekLinks
 from lightgbm import LGBMClassifier
-from members import assert_refused
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -41,7 +41,6 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
-from rightloss.boosting import BoostingClassifier
 from rightloss.predictive import retarget
 from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier, prevalence_scorer
 from rightloss.sklearn.training_mix import resamples, training_mix
@@ -194,7 +193,7 @@ def test_sample_weights_and_class_weights_act_together_as_the_classifier_has_it(
 
 # Classifiers that predict at their own population, wherever they are.
 MOVED: dict[str, Callable[[], Any]] = {
-    "boosting": lambda: BoostingClassifier(0.02, n_estimators=2, n_jobs=1),
+    "corrected": lambda: PrevalenceCorrectedClassifier(linear(), 0.02, method="closed_form"),
     "bagging": lambda: BaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
     "threshold": lambda: FixedThresholdClassifier(InformationGainClassifier(0.02)),
     "tuned threshold": lambda: TunedThresholdClassifierCV(InformationGainClassifier(0.02), cv=2),
@@ -205,7 +204,7 @@ MOVED: dict[str, Callable[[], Any]] = {
     "stacking": lambda: StackingClassifier([("a", linear())], InformationGainClassifier(0.02), cv=2),
     "one against rest": lambda: OneVsRestClassifier(InformationGainClassifier(0.02)),
     "balanced bagging": lambda: BalancedBaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
-    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["boosting"](), 2))),
+    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["corrected"](), 2))),
 }
 
 

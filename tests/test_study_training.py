@@ -221,7 +221,7 @@ def test_of_ratings_the_sampled_mix_is_that_of_the_votes(source: Source) -> None
 def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
     data = study_data(source, run.task)
     batches = Batches(data, data.images(), run, torch.device("cpu"))
-    population = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    population = np.array([0.9, 0.1])
     return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names), Hardware().fabric()), batches
 
 
@@ -330,7 +330,7 @@ STARTS = ("population", "equal")
 
 @pytest.mark.parametrize("loss", FULLY_LABELLED)
 def test_starts_differ_in_the_output_bias_alone_which_gives_their_classes(loss: str) -> None:
-    population, sampling = torch.tensor([0.9, 0.1]).double(), torch.tensor([0.6, 0.4]).double()
+    population, sampling = np.array([0.9, 0.1]), np.array([0.6, 0.4])
     nets = {}
     for start in STARTS:
         (group,) = StudyConfig("quick", losses=(loss,), starts=(start,), nets=("mlp",), populations=(0.1,), folds=1).groups()
@@ -411,7 +411,7 @@ def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_wherever_the_lo
     posteriors._fit(run, 1.0, batches, prevalence)
     (target,) = targets
     mix = prevalence.sampling if loss in ("corrected", "plain") else prevalence.population
-    bias = mix.log().float().requires_grad_()
+    bias = torch.tensor(mix).log().float().requires_grad_()
     (slope,) = torch.autograd.grad(target.log_prior({**target.parameters(), "3.bias": bias}), bias)
     torch.testing.assert_close(slope, torch.zeros(2), rtol=0, atol=1e-6)
 

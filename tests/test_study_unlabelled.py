@@ -48,9 +48,7 @@ def unlabelled_group(source: Source, training: Training = SHORT, **choices: Any)
 
 
 def batches_of(group: Group, *rates: float) -> Batches:
-    populations: dict[float | None, torch.Tensor] = {
-        rate: torch.tensor([1 - rate, rate], dtype=torch.float64) for rate in rates
-    }
+    populations: dict[float | None, np.ndarray] = {rate: np.array([1 - rate, rate]) for rate in rates}
     data = study_data(group.source, group.runs[0].task)
     return Batches(data, None, group.runs[0], torch.device("cpu"), populations=populations)
 

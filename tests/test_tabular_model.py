@@ -19,10 +19,13 @@ from scipy import special, stats
 from tables import people
 
 from rightloss import Prevalence
+from rightloss.calibration import fit_calibration
 from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
+from rightloss.serialization import read_file, write_file
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
-from rightloss.tabular.model import matrix_for
+from rightloss.tabular.candidates import correction_of, fold_corrections
+from rightloss.tabular.folder import _ARRAYS_FORMAT
 
 NUMBERS = np.random.default_rng(3)
 
@@ -158,8 +161,8 @@ def test_progress_counts_every_step() -> None:
     fit_table(
         people(200), target="cancer", population=0.1, candidates=["linear"], folds=2, progress=lambda *each: calls.append(each)
     )
-    assert [call[0] for call in calls] == [0, 1, 2, 3, 4]
-    assert {call[1] for call in calls} == {4}
+    assert [call[0] for call in calls] == [0, 1, 2, 3]
+    assert {call[1] for call in calls} == {3}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_progress_counts_every_step() -> None:
         ({"population": {"yes": 0.1, "nope": 0.9}}, "'nope'"),
         ({"candidates": ["forest"]}, "linear"),
         ({"candidates": []}, "linear"),
-        ({"folds": 1}, "2 folds"),
+        ({"folds": 1}, "`folds`"),
         ({"leave_out": ["nope"]}, "'nope'"),
         ({"max_compare_rows": 3}, "max_compare_rows"),
     ],
@@ -181,7 +184,7 @@ def test_wrong_arguments_are_refused_before_anything_is_fitted(options: dict[str
 
 
 def test_without_lightgbm_linear_models_are_compared_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rightloss.tabular.candidates._has_lightgbm", lambda: False)
+    monkeypatch.setattr("rightloss.tabular.pipelines._has_lightgbm", lambda: False)
     model = fit_table(people(100), target="cancer", population=0.1, folds=2)
     assert "boosting" not in set(model.comparison["family"])
     assert any("LightGBM" in finding.message for finding in model.findings)
@@ -368,7 +371,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "arrays cut short": lambda folder: (folder / "arrays.safetensors").write_bytes(
         (folder / "arrays.safetensors").read_bytes()[:-8]
     ),
-    "newer version": edited(lambda facts: facts.update(version=2)),
+    "newer version": edited(lambda facts: facts.update(version=3)),
     "one class": edited(lambda facts: facts.update(classes=["no"])),
     "classes twice": edited(lambda facts: facts.update(classes=["no", "no"])),
     "classes as numbers of another kind": edited(lambda facts: facts.update(classes=[["no"], {}])),
@@ -381,7 +384,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "unknown kind": edited(lambda facts: facts["columns"][0].update(kind="code")),
     "unknown family": edited(lambda facts: facts.update(family="os.system")),
     "file outside": edited(lambda facts: facts["files"].update({"../secret": "x"})),
-    "calibration missing": edited(lambda facts: facts.update(correction="affine")),
+    "unknown correction": edited(lambda facts: facts.update(correction="os.system")),
     "comparison without figures": edited(lambda facts: facts.update(comparison=[{"candidate": "x"}])),
     "finding of another form": edited(lambda facts: facts.update(findings=[{"level": "x"}])),
     "positive unknown": edited(lambda facts: facts.update(positive="maybe")),
@@ -407,6 +410,33 @@ def test_trees_that_do_not_fit_the_columns_are_refused(trees: TableModel, tmp_pa
     (tmp_path / "other" / "boosting.txt").write_text("tree\nversion=v4\n")
     with pytest.raises(ValueError, match=r"boosting\.txt"):
         load_model(tmp_path / "other")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["closed form", "affine"])
+@MODELS
+def test_a_folder_of_the_version_before_is_read(name: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Its correction is the closed form, or an affine one with a temperature; those of the folds were not stored."""
+    model: TableModel = request.getfixturevalue(name)
+    assert model.folds is not None
+    codes, rho, raw = model.held_out.target, model.sampling, model.folds.log_probs
+    affine = fit_calibration(raw, codes, "affine", shrink=0.0)
+    model.save(tmp_path / "model")
+    arrays, _ = read_file(_ARRAYS_FORMAT, tmp_path / "model" / "arrays.safetensors", "numpy")
+    kept = {each: value for each, value in arrays.items() if each.rpartition(".")[2] not in ("slopes", "biases", "sampling")}
+    if kind == "affine":
+        kept |= {"calibration.temperature": affine.temperature, "calibration.bias": affine.biases}
+        kept["calibration.sampling"] = affine.sampling
+    write_file(_ARRAYS_FORMAT, tmp_path / "model" / "arrays.safetensors", kept, {})
+    digest = hashlib.sha256((tmp_path / "model" / "arrays.safetensors").read_bytes()).hexdigest()
+    edited(lambda facts: facts.update(version=1, correction=kind))(tmp_path / "model")
+    edited(lambda facts: facts["files"].update({"arrays.safetensors": digest}))(tmp_path / "model")
+    loaded, frame = load_model(tmp_path / "model"), people(30, seed=9)
+    corrections = fold_corrections(kind.replace(" ", "_"), raw, codes, model.folds.numbers, rho, shrink=0.0)
+    same = replace(model, correction=affine if kind == "affine" else correction_of("closed_form", raw, codes, rho))
+    same = replace(same, folds=replace(model.folds, corrections=corrections))
+    np.testing.assert_allclose(loaded.predict_log_proba(frame, 0.3), same.predict_log_proba(frame, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(loaded.predict_limits(frame), same.predict_limits(frame), rtol=1e-9)
 
 
 @pytest.mark.long
@@ -440,9 +470,12 @@ def test_limits_are_those_of_a_jackknife_by_folds(name: str, request: pytest.Fix
     assert model.folds is not None
     logits = []
     for fold, fitted in enumerate(model.folds.models):
-        table = fitted.log_probs(matrix_for(fitted, frame, model.columns))
-        no, yes = np.bincount(model.held_out.target[model.folds.numbers != fold])
-        logits.append(table[:, 1] - table[:, 0] - np.log(yes / no) + special.logit(0.05))
+        table = fitted.predict_log_proba(fitted.encode(frame, model.columns))
+        codes, others = model.held_out.target, model.folds.numbers != fold
+        mix = np.bincount(codes[others]) / others.sum()
+        if model.correction is not None and model.correction.kind != "mean":
+            table = fit_calibration(model.folds.log_probs[others], codes[others], model.correction.kind)(table)
+        logits.append(table[:, 1] - table[:, 0] - special.logit(mix[1]) + special.logit(0.05))
     count = len(logits)
     error = np.sqrt((count - 1) / count * ((logits - np.mean(logits, axis=0)) ** 2).sum(0))
     middle = special.logit(np.exp(model.predict_log_proba(frame, 0.05)[:, 1]))
@@ -468,7 +501,7 @@ def test_limits_are_the_same_from_a_folder_and_an_older_model_has_none(
 
 @pytest.mark.long
 def test_a_model_that_always_answers_the_population_is_as_uncertain_as_that(linear: TableModel) -> None:
-    frame, nothing = people(3), replace(linear, fitted=None, folds=None, family=None)
+    frame, nothing = people(3), replace(linear, fitted=None, correction=None, folds=None)
     low, high = nothing.predict_limits(frame, 0.3)
     np.testing.assert_allclose(np.stack([low, high]), np.broadcast_to([0.7, 0.3], (2, 3, 2)))
     low, high = nothing.predict_limits(frame, Prevalence.beta(2.5, 48.5))

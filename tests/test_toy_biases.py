@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from members import assert_mean_is, assert_refused, unchecked_types
+from draws import assert_mean_is, assert_refused
+from members import unchecked_types
 from scipy.integrate import dblquad
+from scipy.special import expit
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor
 
 import rightloss as rl
 from rightloss.study.methods import METHODS
@@ -54,9 +55,9 @@ each_selection = pytest.mark.parametrize("selection", SELECTIONS, ids=lambda sel
 each_model = pytest.mark.parametrize("model", MODELS)
 
 
-def squares(x: Tensor, model: str) -> np.ndarray:
+def squares(x: np.ndarray, model: str) -> np.ndarray:
     """What a model is linear in, written once more."""
-    first, second = x.numpy().T
+    first, second = x.T
     return np.column_stack([first, second] if model == STRAIGHT else [first, second, first**2, second**2, first * second])
 
 
@@ -83,7 +84,7 @@ def test_what_is_lost_is_the_mean_difference_of_log_likelihoods_on_a_sample() ->
     true = POPULATION.log_odds(people.x)
     wrong = 0.5 * true - people.x[:, 1]
     sign = 2.0 * people.y - 1
-    difference = torch.logaddexp(-sign * wrong, torch.zeros(1)) - torch.logaddexp(-sign * true, torch.zeros(1))
+    difference = np.logaddexp(-sign * wrong, 0) - np.logaddexp(-sign * true, 0)
     nodes = POPULATION.people[0]
     assert_mean_is(difference, POPULATION.lost(0.5 * POPULATION.log_odds(nodes) - nodes[:, 1]))
     assert POPULATION.lost(POPULATION.log_odds(nodes)) == 0
@@ -93,8 +94,8 @@ def test_what_is_lost_is_the_mean_difference_of_log_likelihoods_on_a_sample() ->
 def test_the_chances_of_the_selected_are_those_at_which_people_are_selected(selection: Selection) -> None:
     people = drawn(POPULATION, selection, 50_000, seed=2)
     nodes, mass = POPULATION.people
-    risk = POPULATION.log_odds(nodes).sigmoid()
-    selected = float(mass @ (selection.chances(nodes) * torch.stack([1 - risk, risk], 1)).sum(1))
+    risk = expit(POPULATION.log_odds(nodes))
+    selected = mass @ (selection.chances(nodes) * np.stack([1 - risk, risk], 1)).sum(1)
     for chance in (people.given_x, people.given_both):  # weighted by 1 / chance, the selected are the population again
         weights = selected / chance
         assert_mean_is(weights, 1.0)
@@ -105,9 +106,9 @@ def test_the_chances_of_the_selected_are_those_at_which_people_are_selected(sele
 @each_selection
 def test_selection_by_feature_alone_leaves_the_classes_given_the_features(selection: Selection) -> None:
     people = drawn(POPULATION, selection, 50_000, seed=3)
-    surprise = people.y - POPULATION.log_odds(people.x).sigmoid()
+    surprise = people.y - expit(POPULATION.log_odds(people.x))
     if selection is BY_FEATURE:
-        for feature in (torch.ones(50_000), *people.x.T):
+        for feature in (np.ones(50_000), *people.x.T):
             assert_mean_is(surprise * feature, 0.0)
     else:
         assert float(surprise.mean()) > 0.1
@@ -117,7 +118,7 @@ def test_selection_by_feature_alone_leaves_the_classes_given_the_features(select
 def test_selection_by_label_alone_leaves_the_features_given_the_class(selection: Selection) -> None:
     people = drawn(POPULATION, selection, 50_000, seed=4)
     nodes, mass = POPULATION.people
-    risk = POPULATION.log_odds(nodes).sigmoid()
+    risk = expit(POPULATION.log_odds(nodes))
     for label, chance in ((0, 1 - risk), (1, risk)):
         expected = (mass * chance) @ nodes[:, 0] / (mass @ chance)
         of_class = people.x[people.y == label, 0]
@@ -129,7 +130,7 @@ def test_selection_by_label_alone_leaves_the_features_given_the_class(selection:
 
 def test_all_selections_change_the_mix_of_classes() -> None:
     for selection in SELECTIONS:
-        assert float(drawn(POPULATION, selection, 10_000, seed=5).y.double().mean()) > POPULATION.positive + 0.05
+        assert drawn(POPULATION, selection, 10_000, seed=5).y.mean() > POPULATION.positive + 0.05
 
 
 @pytest.mark.long
@@ -137,12 +138,12 @@ def test_all_selections_change_the_mix_of_classes() -> None:
 @pytest.mark.parametrize("remedy", ["plain", "weighted", "given-x", "given-both"])
 def test_a_fit_is_that_of_scikit_learn(model: str, remedy: str) -> None:
     people = drawn(POPULATION, BY_BOTH, 2_000, seed=6)
-    share = people.y.double().mean()
-    by_class = torch.where(people.y == 1, POPULATION.positive / share, (1 - POPULATION.positive) / (1 - share))
+    share = people.y.mean()
+    by_class = np.where(people.y == 1, POPULATION.positive / share, (1 - POPULATION.positive) / (1 - share))
     weights = {"weighted": by_class, "given-x": 1 / people.given_x, "given-both": 1 / people.given_both}
-    given = weights.get(remedy, torch.ones(2_000, dtype=torch.float64))
+    given = weights.get(remedy, np.ones(2_000))
     reference = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
-    reference.fit(squares(people.x, model), people.y.numpy(), sample_weight=(given / given.mean()).numpy())
+    reference.fit(squares(people.x, model), people.y, sample_weight=given / given.mean())
     ours = fitted(people, model, remedy, POPULATION)(people.x)
     np.testing.assert_allclose(ours, reference.decision_function(squares(people.x, model)), atol=2e-3)
 
@@ -152,17 +153,17 @@ def test_a_fit_is_that_of_scikit_learn(model: str, remedy: str) -> None:
 def test_logit_adjustment_fits_what_correction_afterwards_gives(model: str) -> None:
     people = drawn(POPULATION, BY_LABEL, 2_000, seed=7)
     adjusted, corrected = (fitted(people, model, name, POPULATION)(people.x) for name in ("logit-adjusted", "corrected"))
-    torch.testing.assert_close(adjusted, corrected, atol=2e-3, rtol=0)
+    np.testing.assert_allclose(adjusted, corrected, atol=2e-3, rtol=0)
 
 
 def test_the_best_curved_model_is_the_truth_and_the_best_straight_one_that_of_scikit_learn() -> None:
     assert best_of(CURVED, POPULATION) == pytest.approx(0, abs=1e-9)
     nodes, mass = POPULATION.people
-    risk = POPULATION.log_odds(nodes).sigmoid()
-    weights = torch.cat([mass * (1 - risk), mass * risk]).numpy()
-    both = np.tile(nodes.numpy(), (2, 1))
+    risk = expit(POPULATION.log_odds(nodes))
+    weights = np.concatenate([mass * (1 - risk), mass * risk])
+    both = np.tile(nodes, (2, 1))
     reference = LogisticRegression(C=np.inf, tol=1e-10).fit(both, np.repeat([0, 1], len(nodes)), sample_weight=weights)
-    lost = POPULATION.lost(torch.from_numpy(reference.decision_function(nodes.numpy())))
+    lost = POPULATION.lost(reference.decision_function(nodes))
     assert best_of(STRAIGHT, POPULATION) == pytest.approx(lost, abs=1e-6)
     assert lost > 0.02
 
@@ -205,9 +206,9 @@ def test_what_a_model_that_can_express_it_learns_is_the_truth_tilted_by_the_chan
 ) -> None:
     nodes, mass = POPULATION.people
     true, chances = POPULATION.log_odds(nodes), selection.chances(nodes)
-    tilted = true + chances[:, 1].log() - chances[:, 0].log()
-    joint = (mass[:, None] * chances * torch.stack([-true, true], 1).sigmoid()).sum(0)
-    offset = math.log(POPULATION.positive / (1 - POPULATION.positive)) - float(joint[1].log() - joint[0].log())
+    tilted = true + np.log(chances[:, 1] / chances[:, 0])
+    joint = (mass[:, None] * chances * expit(np.stack([-true, true], 1))).sum(0)
+    offset = math.log(POPULATION.positive / (1 - POPULATION.positive)) - math.log(joint[1] / joint[0])
     for name, odds in (("plain", tilted), ("corrected", tilted + offset)):
         row = rows[selection.name, CURVED, REMEDIES[name]]
         half = (row.beyond_high - row.beyond_low) / 2
@@ -217,16 +218,16 @@ def test_what_a_model_that_can_express_it_learns_is_the_truth_tilted_by_the_chan
 def test_selection_by_class_and_known_group_is_corrected_group_by_group() -> None:
     nodes, mass = POPULATION.people
     true = POPULATION.log_odds(nodes)
-    risk, group = torch.stack([-true, true], 1).sigmoid(), (nodes[:, 0] > 0.3).long()
-    chances = torch.tensor([[0.1, 0.9], [0.5, 0.2]], dtype=torch.float64)[group]  # by group and class
-    in_training = (risk * chances / (risk * chances).sum(1, keepdim=True)).log()
-    corrected = in_training.clone()
+    risk, group = expit(np.stack([-true, true], 1)), (nodes[:, 0] > 0.3).astype(int)
+    chances = np.array([[0.1, 0.9], [0.5, 0.2]])[group]  # by group and class
+    in_training = np.log(risk * chances / (risk * chances).sum(1, keepdims=True))
+    corrected = in_training.copy()
     for each in (0, 1):
         of_group = group == each
         own = (mass[of_group, None] * risk[of_group]).sum(0)
         sampled = (mass[of_group, None] * (risk * chances)[of_group]).sum(0)
         corrected[of_group] = rl.retarget(in_training[of_group], from_=sampled / sampled.sum(), to=own / own.sum())
-    torch.testing.assert_close(corrected.exp(), risk)
+    np.testing.assert_allclose(np.exp(corrected), risk)
     joint = (mass[:, None] * risk * chances).sum(0)
     at_once = rl.retarget(in_training, from_=joint / joint.sum(), to=[1 - POPULATION.positive, POPULATION.positive])
     assert POPULATION.lost(at_once[:, 1] - at_once[:, 0]) > 0.05
@@ -247,8 +248,8 @@ def test_repetitions_have_people_and_files_of_their_own() -> None:
     first, second = BiasConfig(seeds=2).runs()
     (fewer, *_) = BiasConfig(seeds=1, examples=300).runs()
     assert len({first.file_name, second.file_name, fewer.file_name}) == 3
-    met = torch.cat([drawn(POPULATION, BY_FEATURE, 300, run.seed).x for run in (first, second)])
-    assert len(met.unique(dim=0)) == 600
+    met = np.concatenate([drawn(POPULATION, BY_FEATURE, 300, run.seed).x for run in (first, second)])
+    assert len(np.unique(met, axis=0)) == 600
 
 
 def made_up(values: list[float]) -> list[BiasFigures]:

@@ -9,147 +9,120 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from lightgbm import LGBMClassifier
-from members import assert_mean_is, assert_refused, generator, population
+from draws import assert_mean_is, assert_refused, population, stream
+from scipy.special import log_expit, log_softmax
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
-from torch import Tensor
-from torch.utils.data import WeightedRandomSampler
-from xgboost import XGBClassifier
 
-from rightloss import Prevalence, RebalancedSampler
+from rightloss import Prevalence
 from rightloss.predictive import retarget, undo_sampling
-from rightloss.study.toy.population import TwoGaussians
 
-RARE = 0.1
+RARE, SEPARATION = 0.1, 0.8
 TRAINING_SETS, EXAMPLES = 25, 10_000
-THREE = Prevalence([0.8, 0.15, 0.05])
-CENTRES = torch.tensor([[0.0, 0.0], [1.2, 0.0], [0.0, 1.2]])  # unit Gaussians of the three classes
+TWO, THREE = np.array([1 - RARE, RARE]), np.array([0.8, 0.15, 0.05])
+CENTRES = np.array([[0.0, 0.0], [1.2, 0.0], [0.0, 1.2]])  # unit Gaussians of the three classes
+Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Task:
     """A population whose p(y|x) is known, and the x at which predictions are compared."""
 
-    population: Tensor
-    sample: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
-    log_probs: Callable[[Tensor], Tensor]
-    points: Tensor
+    population: np.ndarray
+    sample: Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+    log_probs: Callable[[np.ndarray], np.ndarray]
+    points: np.ndarray
+
+
+def gaussians(mix: np.ndarray, centres: np.ndarray, points: Any) -> Task:
+    """x of class k is N(c_k, I), which logistic regression can express; by Bayes p(k|x) ∝ π_k exp(−|x − c_k|²/2)."""
+
+    def sample(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.choice(len(mix), n, p=mix)
+        return rng.normal(size=(n, 2)) + centres[y], y
+
+    def log_probs(x: np.ndarray) -> np.ndarray:
+        return log_softmax(np.log(mix) - ((x[:, None] - centres) ** 2).sum(2) / 2, 1)
+
+    return Task(mix, sample, log_probs, np.array(points))
 
 
 def two_gaussians() -> Task:
-    """x of the two classes N(±μ, I), which logistic regression can express."""
-    truth = TwoGaussians(RARE, features=2)
-    shift = truth.separation / truth.features**0.5
-
-    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        y = (torch.rand(n, generator=rng) < RARE).long()
-        return torch.randn(n, 2, generator=rng) + (2 * y[:, None] - 1) * shift, y
-
-    return Task(
-        truth.prevalence.population, sample, truth.log_probs, torch.tensor([[-1.0, -1.0], [0.0, 0.0], [0.8, 0.2], [1.0, 1.0]])
-    )
+    shift = SEPARATION / 2**0.5
+    return gaussians(TWO, np.array([[-shift, -shift], [shift, shift]]), [[-1.0, -1.0], [0.0, 0.0], [0.8, 0.2], [1.0, 1.0]])
 
 
 def three_gaussians() -> Task:
-    """x of class k is N(c_k, I); by Bayes p(k|x) ∝ π_k exp(−|x − c_k|²/2)."""
-
-    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        y = torch.multinomial(THREE.population, n, replacement=True, generator=rng)
-        return torch.randn(n, 2, generator=rng) + CENTRES[y], y
-
-    def log_probs(x: Tensor) -> Tensor:
-        squares = (x[:, None].double() - CENTRES.double()).square().sum(2)
-        return torch.log_softmax(THREE.population.log() - squares / 2, 1)
-
-    return Task(THREE.population, sample, log_probs, torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.8, 0.8]]))
+    return gaussians(THREE, CENTRES, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.8, 0.8]])
 
 
 def cells() -> Task:
     """The two Gaussians along their diagonal, cut into six cells: what trees can express."""
-    edges = torch.linspace(-1.5, 1.5, 5)
-    centre = TwoGaussians(RARE).separation
+    edges = np.linspace(-1.5, 1.5, 5)
 
-    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        y = (torch.rand(n, generator=rng) < RARE).long()
-        x = torch.randn(n, generator=rng) + (2 * y - 1) * centre
-        return torch.bucketize(x, edges)[:, None].float(), y
+    def sample(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.choice(2, n, p=TWO)
+        x = rng.normal(size=n) + (2 * y - 1) * SEPARATION
+        return np.searchsorted(edges, x)[:, None].astype(float), y
 
-    def log_probs(x: Tensor) -> Tensor:
-        ends = torch.cat([torch.tensor([-torch.inf]), edges, torch.tensor([torch.inf])]).double()
-        share = torch.stack([torch.special.ndtr(ends - mean).diff() for mean in (-centre, centre)], 1)
-        return torch.log_softmax(share.log() + torch.tensor([1 - RARE, RARE]).double().log(), 1)[x[:, 0].long()]
+    def log_probs(x: np.ndarray) -> np.ndarray:
+        ends = np.concatenate([[-np.inf], edges, [np.inf]])
+        share = np.stack([np.diff(norm.cdf(ends - mean)) for mean in (-SEPARATION, SEPARATION)], 1)
+        return log_softmax(np.log(share) + np.log(TWO), 1)[x[:, 0].astype(int)]
 
-    return Task(torch.tensor([1 - RARE, RARE]).double(), sample, log_probs, torch.arange(6.0)[:, None])
-
-
-def softmax_regression(x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], outputs: int) -> torch.nn.Linear:
-    """The linear model at the minimum of `loss`, started at 0."""
-    model = torch.nn.Linear(x.shape[1], outputs).double()
-    torch.nn.init.zeros_(model.weight)
-    torch.nn.init.zeros_(model.bias)
-    search = torch.optim.LBFGS(model.parameters(), max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = loss(model(x.double()), y)
-        value.backward()
-        return value
-
-    search.step(closure)
-    return model
+    return Task(TWO, sample, log_probs, np.arange(6.0)[:, None])
 
 
-def scikit(**settings: Any) -> Callable[..., Tensor]:
-    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
-        model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000, **settings).fit(x.double().numpy(), y.numpy())
-        return torch.from_numpy(model.predict_log_proba(points.double().numpy()))
+def scikit(**settings: Any) -> Fit:
+    def fit(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000, **settings).fit(x, y).predict_log_proba(points)
 
     return fit
 
 
-def resampled(pick: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
-    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+def resampled(pick: Callable[[np.ndarray, np.random.Generator], Any]) -> Fit:
+    """Plain cross-entropy on the chosen rows."""
+
+    def fit(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         chosen = pick(y, rng)
         return scikit()(x[chosen], y[chosen], points, rng)
 
     return fit
 
 
-def torch_pos_weight(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+def torch_pos_weight(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    torch = pytest.importorskip("torch")
+    model, (x, y) = torch.nn.Linear(2, 1).double(), (torch.from_numpy(x), torch.from_numpy(y).double())
     criterion = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(9.0))
-    model = softmax_regression(x, y, lambda z, y: criterion(z[:, 0], y.double()), 1)
-    logit = model(points.double()).detach()
-    return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], 1)
+    search = torch.optim.LBFGS(model.parameters(), max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        search.zero_grad()
+        value = criterion(model(x)[:, 0], y)
+        value.backward()
+        return value
+
+    search.step(closure)
+    logit = model(torch.from_numpy(points)).detach().numpy()
+    return log_expit(np.concatenate([-logit, logit], 1))
 
 
-def drawn(sampler: Callable[[Tensor, torch.Generator], Any]) -> Callable[..., Tensor]:
-    """Plain cross-entropy on an epoch of a sampler's draws."""
-
-    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
-        index = torch.tensor(list(sampler(y, rng)))
-        model = softmax_regression(x[index], y[index], F.cross_entropy, int(y.max()) + 1)
-        return torch.log_softmax(model(points.double()), 1).detach()
-
-    return fit
-
-
-def boosted(make: Callable[[], Any]) -> Callable[..., Tensor]:
-    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
-        model = make().fit(x.numpy(), y.numpy())
-        return torch.from_numpy(np.log(model.predict_proba(points.numpy()))).double()
+def boosted(make: Callable[[], Any]) -> Fit:
+    def fit(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return np.log(make().fit(x, y).predict_proba(points).astype(np.float64))
 
     return fit
 
 
 def lightgbm(**settings: Any) -> Any:
-    return LGBMClassifier(n_estimators=100, learning_rate=0.2, num_leaves=8, n_jobs=1, verbose=-1, **settings)
+    return pytest.importorskip("lightgbm").LGBMClassifier(
+        n_estimators=100, learning_rate=0.2, num_leaves=8, n_jobs=1, verbose=-1, **settings
+    )
 
 
 def xgboost(**settings: Any) -> Any:
-    return XGBClassifier(n_jobs=1, **settings)
+    return pytest.importorskip("xgboost").XGBClassifier(n_jobs=1, **settings)
 
 
 def linear(**settings: Any) -> Any:
@@ -160,24 +133,34 @@ def trees(**settings: Any) -> Any:
     return xgboost(n_estimators=60, learning_rate=0.3, max_depth=3, reg_lambda=0, **settings)
 
 
-def evenly(y: Tensor, rng: torch.Generator) -> RebalancedSampler:
-    return RebalancedSampler(y, Prevalence.binary(RARE), num_samples=2 * len(y), generator=rng)
+def torch_generator(rng: np.random.Generator) -> Any:
+    return pytest.importorskip("torch").Generator().manual_seed(int(rng.integers(2**32)))
 
 
-def ninefold(y: Tensor, rng: torch.Generator) -> WeightedRandomSampler:
-    return WeightedRandomSampler(torch.tensor([1.0, 9.0])[y].tolist(), num_samples=2 * len(y), generator=rng)
+def evenly(y: np.ndarray, rng: np.random.Generator) -> Any:
+    generator = torch_generator(rng)
+    from rightloss import RebalancedSampler
+
+    return list(RebalancedSampler(y, Prevalence.binary(RARE), num_samples=2 * len(y), generator=generator))
 
 
-def a_fifth_of_class_0(y: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.nonzero((y == 1) | (torch.rand(len(y), generator=rng) < 0.2)).flatten()
+def ninefold(y: np.ndarray, rng: np.random.Generator) -> Any:
+    generator = torch_generator(rng)
+    from torch.utils.data import WeightedRandomSampler
+
+    return list(WeightedRandomSampler(np.array([1.0, 9.0])[y].tolist(), num_samples=2 * len(y), generator=generator))
 
 
-def class_1_five_times(y: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.arange(len(y)).repeat_interleave(torch.tensor([1, 5])[y])
+def a_fifth_of_class_0(y: np.ndarray, rng: np.random.Generator) -> Any:
+    return np.flatnonzero((y == 1) | (rng.random(len(y)) < 0.2))
+
+
+def class_1_five_times(y: np.ndarray, rng: np.random.Generator) -> Any:
+    return np.arange(len(y)).repeat(np.array([1, 5])[y])
 
 
 # How the training was rebalanced: (population, fit → log_probs at its points, what the user writes given the labels).
-WAYS: dict[str, tuple[Callable[[], Task], Callable[..., Tensor], Callable[[Tensor], dict[str, Any]]]] = {
+WAYS: dict[str, tuple[Callable[[], Task], Fit, Callable[[np.ndarray], dict[str, Any]]]] = {
     "scikit-learn weights": (two_gaussians, scikit(class_weight={0: 1, 1: 9}), lambda y: {"class_weight": {0: 1, 1: 9}}),
     "scikit-learn balanced": (
         two_gaussians,
@@ -196,9 +179,9 @@ WAYS: dict[str, tuple[Callable[[], Task], Callable[..., Tensor], Callable[[Tenso
     ),
     "undersampled": (two_gaussians, resampled(a_fifth_of_class_0), lambda y: {"kept": {0: 0.2}}),
     "oversampled": (two_gaussians, resampled(class_1_five_times), lambda y: {"kept": [1, 5]}),
-    "torch pos_weight": (two_gaussians, torch_pos_weight, lambda y: {"pos_weight": torch.tensor([9.0])}),
-    "RebalancedSampler": (two_gaussians, drawn(evenly), lambda y: {"sampling": [0.5, 0.5], "labels": y}),
-    "WeightedRandomSampler": (two_gaussians, drawn(ninefold), lambda y: {"class_weight": [1, 9]}),
+    "torch pos_weight": (two_gaussians, torch_pos_weight, lambda y: {"pos_weight": np.array([9.0])}),
+    "RebalancedSampler": (two_gaussians, resampled(evenly), lambda y: {"sampling": [0.5, 0.5], "labels": y}),
+    "WeightedRandomSampler": (two_gaussians, resampled(ninefold), lambda y: {"class_weight": [1, 9]}),
     "XGBoost linear": (two_gaussians, boosted(lambda: linear(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
     "XGBoost trees": (cells, boosted(lambda: trees(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
     "LightGBM trees": (cells, boosted(lambda: lightgbm(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
@@ -216,10 +199,10 @@ WAYS: dict[str, tuple[Callable[[], Task], Callable[..., Tensor], Callable[[Tenso
 
 
 @cache
-def fitted(way: str) -> list[tuple[Tensor, Tensor]]:
+def fitted(way: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each training set its labels and the raw predictions at the task's points."""
     task, fit = WAYS[way][0](), WAYS[way][1]
-    rng = generator(list(WAYS).index(way))  # one stream for all its training sets
+    rng = stream(list(WAYS).index(way))  # one stream for all its training sets
     found = []
     for _ in range(TRAINING_SETS):
         x, y = task.sample(EXAMPLES, rng)
@@ -227,8 +210,8 @@ def fitted(way: str) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def z_scores(samples: Tensor, expected: Tensor) -> Tensor:
-    return (samples.mean(0) - expected) / (samples.std(0) / len(samples) ** 0.5)
+def z_scores(samples: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return (samples.mean(0) - expected) / (samples.std(0, ddof=1) / len(samples) ** 0.5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -239,35 +222,35 @@ class TestOnAPopulationThatIsKnown:
     def test_the_undone_predictions_are_the_truth_and_the_raw_ones_are_far_off(self, way: str) -> None:
         make, _, write = WAYS[way]
         task = make()
-        truth = task.log_probs(task.points).exp()
-        undone = torch.stack([undo_sampling(raw, **write(y)).exp() for y, raw in fitted(way)])
+        truth = np.exp(task.log_probs(task.points))
+        undone = np.stack([np.exp(undo_sampling(raw, **write(y))) for y, raw in fitted(way)])
         assert_mean_is(undone, truth)
-        raw = torch.stack([raw.exp() for _, raw in fitted(way)])
-        assert bool((z_scores(raw, truth).abs().amax(1) > 10).all()), z_scores(raw, truth)
+        raw = np.stack([np.exp(raw) for _, raw in fitted(way)])
+        assert (np.abs(z_scores(raw, truth)).max(1) > 10).all(), z_scores(raw, truth)
 
     def test_at_another_population_they_are_the_truth_there(self, way: str) -> None:
         make, _, write = WAYS[way]
         task = make()
         k = len(task.population)
-        elsewhere = torch.arange(1.0, k + 1).double() / (k * (k + 1) / 2)
-        truth = retarget(task.log_probs(task.points), task.population, elsewhere).exp()
-        undone = [undo_sampling(raw, **{"labels": y, **write(y)}, population=elsewhere).exp() for y, raw in fitted(way)]
-        assert_mean_is(torch.stack(undone), truth)
+        elsewhere = np.arange(1.0, k + 1) / (k * (k + 1) / 2)
+        truth = np.exp(retarget(task.log_probs(task.points), task.population, elsewhere))
+        undone = [undo_sampling(raw, **{"labels": y, **write(y)}, population=elsewhere) for y, raw in fitted(way)]
+        assert_mean_is(np.exp(np.stack(undone)), truth)
 
 
-def table(k: int, n: int = 20, seed: int = 0) -> Tensor:
-    return torch.log_softmax(3 * torch.randn(n, k, dtype=torch.float64, generator=generator(seed)), 1)
+def table(k: int, n: int = 20, seed: int = 0) -> np.ndarray:
+    return log_softmax(3 * stream(seed).normal(size=(n, k)), 1)
 
 
-def by_hand(log_probs: Tensor, weights: Any) -> Tensor:
+def by_hand(log_probs: np.ndarray, weights: Any) -> np.ndarray:
     """p / w, divided by its sum, in probabilities."""
-    probs = log_probs.exp() / torch.as_tensor(weights, dtype=torch.float64)
-    return probs / probs.sum(1, keepdim=True)
+    probs = np.exp(log_probs) / np.asarray(weights, float)
+    return probs / probs.sum(1, keepdims=True)
 
 
-LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
-PAIR = torch.tensor([0] * 90 + [1] * 10)
-BALANCED = compute_class_weight("balanced", classes=np.arange(3), y=LABELS.numpy())
+LABELS = np.array([0] * 70 + [1] * 20 + [2] * 10)
+PAIR = np.array([0] * 90 + [1] * 10)
+BALANCED = compute_class_weight("balanced", classes=np.arange(3), y=LABELS)
 
 # Arguments for three classes, and the weights that they mean.
 MEANINGS: dict[str, tuple[dict[str, Any], Any]] = {
@@ -295,46 +278,46 @@ class TestItsRules:
     def test_it_divides_by_the_weights(self, meaning: str) -> None:
         arguments, weights = MEANINGS[meaning]
         found = undo_sampling(table(3), **arguments)
-        torch.testing.assert_close(found.exp(), by_hand(table(3), weights), rtol=1e-12, atol=0)
+        np.testing.assert_allclose(np.exp(found), by_hand(table(3), weights), rtol=1e-12)
 
     @pytest.mark.parametrize("meaning", MEANINGS)
     def test_a_population_is_reached_from_the_datas_own_mix(self, meaning: str) -> None:
         arguments = {"labels": LABELS, **MEANINGS[meaning][0]}
         elsewhere = population(3, 5)
         there = retarget(undo_sampling(table(3), **arguments), [0.7, 0.2, 0.1], elsewhere)
-        torch.testing.assert_close(undo_sampling(table(3), **arguments, population=elsewhere), there, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(undo_sampling(table(3), **arguments, population=elsewhere), there, rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("word", ["pos_weight", "scale_pos_weight"])
-    @pytest.mark.parametrize("form", [9, 9.0, np.float32(9), torch.tensor(9.0), torch.tensor([9.0])])
+    @pytest.mark.parametrize("form", [9, 9.0, np.float32(9), np.array(9.0), np.array([9.0])])
     def test_a_positive_weight_is_the_weight_of_class_1(self, word: str, form: Any) -> None:
         found = undo_sampling(table(2), **{word: form})
-        torch.testing.assert_close(found.exp(), by_hand(table(2), [1, 9]), rtol=1e-12, atol=0)
+        np.testing.assert_allclose(np.exp(found), by_hand(table(2), [1, 9]), rtol=1e-12)
 
     def test_bagging_fractions_are_the_shares_kept(self) -> None:
         found = undo_sampling(table(2), pos_bagging_fraction=0.9, neg_bagging_fraction=0.1)
-        torch.testing.assert_close(found, undo_sampling(table(2), kept={0: 0.1, 1: 0.9}), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found, undo_sampling(table(2), kept={0: 0.1, 1: 0.9}), rtol=0, atol=1e-12)
         alone = undo_sampling(table(2), neg_bagging_fraction=0.1)
-        torch.testing.assert_close(alone.exp(), by_hand(table(2), [0.1, 1]), rtol=1e-12, atol=0)
+        np.testing.assert_allclose(np.exp(alone), by_hand(table(2), [0.1, 1]), rtol=1e-12)
 
     def test_the_mix_drawn_needs_no_labels_to_reach_a_population(self) -> None:
         found = undo_sampling(table(2), sampling=0.5, population=0.01)
-        torch.testing.assert_close(found, retarget(table(2), 0.5, 0.01), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(found, retarget(table(2), 0.5, 0.01), rtol=0, atol=1e-13)
 
     def test_a_population_can_be_one_per_row(self) -> None:
-        each = torch.rand(20, 1, dtype=torch.float64, generator=generator(3)) * 0.9 + 0.05
+        each = stream(3).uniform(0.05, 0.95, (20, 1))
         found = undo_sampling(table(2), pos_weight=9, labels=PAIR, population=each)
         for row in range(20):
-            alone = undo_sampling(table(2)[row : row + 1], pos_weight=9, labels=PAIR, population=float(each[row]))
-            torch.testing.assert_close(found[row : row + 1], alone, rtol=0, atol=1e-13)
+            alone = undo_sampling(table(2)[row : row + 1], pos_weight=9, labels=PAIR, population=each[row, 0])
+            np.testing.assert_allclose(found[row : row + 1], alone, rtol=0, atol=1e-13)
 
     @pytest.mark.parametrize("factor", [1e-6, 1e6])
     def test_only_ratios_of_weights_count(self, factor: float) -> None:
         scaled = undo_sampling(table(3), class_weight=[factor, 4 * factor, 12 * factor])
-        torch.testing.assert_close(scaled, undo_sampling(table(3), class_weight=[1, 4, 12]), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(scaled, undo_sampling(table(3), class_weight=[1, 4, 12]), rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("arguments", [{"class_weight": [1, 1]}, {"pos_weight": 1}, {"kept": {}}])
     def test_no_rebalancing_is_exactly_the_identity(self, arguments: dict[str, Any]) -> None:
-        assert torch.equal(undo_sampling(table(2), **arguments), table(2))
+        assert np.array_equal(undo_sampling(table(2), **arguments), table(2))
 
     def test_kind_dtype_and_shape_stay_and_a_probability_of_0_too(self) -> None:
         given = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], dtype=np.float32))
@@ -342,11 +325,24 @@ class TestItsRules:
         assert isinstance(found, np.ndarray)
         assert found.dtype == np.float32
         np.testing.assert_allclose(np.exp(found), [[0.75, 0.25], [0.5, 0.5]], rtol=1e-6)
-        certain = torch.tensor([[0.0, -torch.inf]])
-        assert torch.equal(undo_sampling(certain, pos_weight=3), certain)
-        maps = table(3, 24).reshape(2, 12, 3).movedim(2, 1).reshape(2, 3, 4, 3)
+        certain = np.array([[0.0, -np.inf]])
+        assert np.array_equal(undo_sampling(certain, pos_weight=3), certain)
+        maps = np.moveaxis(table(3, 24).reshape(2, 12, 3), 2, 1).reshape(2, 3, 4, 3)
         flat = undo_sampling(table(3, 24), class_weight=[1, 4, 12])
-        assert torch.equal(undo_sampling(maps, class_weight=[1, 4, 12]).movedim(1, -1).reshape(24, 3), flat)
+        undone = np.moveaxis(undo_sampling(maps, class_weight=[1, 4, 12]), 1, -1).reshape(24, 3)
+        np.testing.assert_allclose(undone, flat, rtol=0, atol=1e-14)
+
+    def test_tensors_stay_tensors_with_their_gradients(self) -> None:
+        torch = pytest.importorskip("torch")
+        given = torch.from_numpy(table(3)).requires_grad_()
+        labels = torch.from_numpy(LABELS)
+        for arguments in ({"class_weight": torch.tensor([1.0, 4.0, 12.0])}, {"sampling": population(3), "labels": labels}):
+            found = undo_sampling(given, **arguments)
+            plain = {name: np.asarray(value) for name, value in arguments.items()}
+            np.testing.assert_allclose(found.detach(), undo_sampling(table(3), **plain), rtol=1e-14)
+            assert found.requires_grad
+        two = torch.from_numpy(table(2))
+        assert torch.equal(undo_sampling(two, pos_weight=torch.tensor([9.0])), undo_sampling(two, pos_weight=9))
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
@@ -406,7 +402,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a mix off 1": (lambda: undo_sampling(table(2), sampling=[0.5, 0.6], labels=PAIR), "`sampling` to sum to 1"),
     "a population off 1": (lambda: undo_sampling(table(2), sampling=0.5, population=[0.5, 0.6]), "`population` to sum to 1"),
-    "logits": (lambda: undo_sampling(5 * torch.eye(2), pos_weight=9), "are these logits"),
+    "logits": (lambda: undo_sampling(5 * np.eye(2), pos_weight=9), "are these logits"),
 }
 
 

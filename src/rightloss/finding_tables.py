@@ -211,7 +211,7 @@ def one_finding(
         >>> prevalence = rl.Prevalence.multilabel({"mass": 0.05, "nodule": 0.01})
         >>> log_probs = np.log([[0.2, 0.1], [0.6, 0.3], [0.1, 0.1]])
         >>> table, y = one_finding(log_probs, [[0, 1], [1, 0], [np.nan, 0]], prevalence, "mass")
-        >>> np.exp(table)[:, 1].round(3).tolist(), y.tolist()  # for compare(table, other, y, prevalence["mass"]), or roc_curve(table, y)
+        >>> np.exp(table)[:, 1].round(3).tolist(), y.tolist()  # for roc_curve(table, y)
         ([0.2, 0.6, 0.1], [0, 1, -100])
     """
     names = list(by_name(prevalence) or ())

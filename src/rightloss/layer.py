@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from .arrays import multiply_classes
 from .finding_tables import multiply_findings
-from .inference.steps import in_mode
 from .likelihoods import Categorical, Likelihood
 from .losses.functional import likelihood_of
 from .marginals import in_transform
 from .predictive.retarget import refuse_patterns
 from .prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
 from .serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
-from .tensors import as_input, by_cell, first_float, full_precision, tensor_of
+from .tensors import as_input, by_cell, first_float, full_precision, in_mode, tensor_of
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",
@@ -274,8 +273,8 @@ class PrevalenceLayer(nn.Module):
 
 def _log_frequencies(population: np.ndarray, prevalence: Prevalence | MultilabelPrevalence) -> Tensor:
     """Return log π `(K,)`, and for L findings those of absent and present, `(2, L)`."""
-    present = np.log(population)
-    return tensor_of(present if isinstance(prevalence, Prevalence) else np.stack([np.log1p(-population), present]))
+    pi = tensor_of(population)
+    return pi.log() if isinstance(prevalence, Prevalence) else torch.stack([torch.log1p(-pi), pi.log()])
 
 
 def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:

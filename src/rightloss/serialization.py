@@ -1,7 +1,7 @@
 """Arrays and metadata in one file, verified on load.
 
-Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and version of the
-format and a SHA-256 digest of everything. The digest detects damage, not forgery.
+Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and
+version of the format and a SHA-256 digest of everything. The digest detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_file(
 
 
 def copy_state(tensors: Mapping[str, Array], module: Any) -> None:
-    """Copy tensors into the `nn.Module` if all fit; otherwise copy nothing and raise a ValueError that names those that do not fit."""
+    """Copy tensors into the `nn.Module` if all fit; otherwise copy none and raise a ValueError that names the others."""
     check_fit(tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
 
@@ -136,8 +136,9 @@ def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str,
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
     """Return the prevalence from the metadata of `prevalence_facts`."""
     try:
-        if facts["sampling"] == [0, 1] and len(facts["population"]) == 2:
-            return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
+        if facts["sampling"] in ([0, 1], [1, 0]) and len(facts["population"]) == 2:
+            one = Prevalence.positive_unlabelled(facts["population"][1], int(facts["sampling"][1]))
+            return one.with_evidence(facts["evidence"])
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
         kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1

@@ -5,8 +5,8 @@ Stage: arrays, class frequencies, generators → tensors and torch generators, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .arrays import HasLogProbs, array_of, map_of, rows_of
+from .arrays import array_of, log_probs_of, map_of, rows_of
 
 # Before torch 2.7 the two could not be distinguished.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -23,10 +23,9 @@ _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compil
 
 def tensor_of(values: Any, name: str = "values") -> Tensor:
     """Return a tensor that shares memory with `values` if torch can, else a copy (for read-only or reversed arrays)."""
+    values = log_probs_of(values)
     if isinstance(values, Tensor):
         return values
-    if isinstance(values, HasLogProbs):
-        return tensor_of(values.log_probs, name)
     array = array_of(values, name)
     takes = array.flags.writeable and array.flags.aligned and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
     return torch.from_numpy(array if takes else array.copy())
@@ -78,6 +77,18 @@ def checked_generator(generator: Any) -> torch.Generator | None:
 def own_stream(generator: Any) -> torch.Generator:
     """Return the given generator, checked, or one with a fixed seed, so that equal input gives equal draws."""
     return checked_generator(generator) or torch.Generator().manual_seed(0)
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Put the model in training or eval mode inside, and restore the mode of each module afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class _ExactLogSigmoid(TorchFunctionMode):

@@ -11,7 +11,7 @@ def __getattr__(name: str) -> Any:
     """Name the replacement of a class that is gone."""
     if name == "BoostingClassifier":
         raise ImportError(
-            "BoostingClassifier is gone: write rightloss.sklearn.PrevalenceCorrectedClassifier(LGBMClassifier(), population=…); "
-            "it takes LightGBM, XGBoost and CatBoost. For other losses give the library an objective of rightloss.boosting."
+            "BoostingClassifier is gone: use rightloss.sklearn.PrevalenceCorrectedClassifier(LGBMClassifier(), population=…). "
+            "It takes LightGBM, XGBoost and CatBoost. For other losses give the library an objective of rightloss.boosting."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,25 +11,31 @@ import numpy as np
 
 from ..predictive import retarget
 from .held_out import HeldOut
-from .model import CalibrationKind, fit_slopes, smooth_likelihoods
+from .model import fit_slopes, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 # standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
 _SURE, _SOME = 2.0, 0.5
+_ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding
 
 
 def expected_gain(values: np.ndarray, data: HeldOut, population: np.ndarray) -> tuple[float, float]:
     """Return Σ_k π_k avg_{n: y_n = k} v_n and its standard error, with class k's variance divided by its rows, by weight.
 
-    With v_n = log p(y_n|x_n) it is the expected log-likelihood at π; with a difference of two it is a paired comparison.
+    With v_n = log p(y_n|x_n) it is the expected log-likelihood at π; with a difference of two it is a paired comparison. The
+    rows of a group count as one draw.
     """
     mass, counts = data.mass, data.counts
     means = np.bincount(data.labels, mass * values) / counts
+    if data.groups is not None:
+        shares = (population / np.sqrt(counts * np.maximum(counts - 1, 1)))[data.labels]
+        moves = np.bincount(data.groups, shares * mass * (values - means[data.labels]))
+        return float(population @ means), float(np.linalg.norm(moves))
     squares = np.bincount(data.labels, mass * (values - means[data.labels]) ** 2) / counts
     return float(population @ means), float(np.sqrt(population**2 @ (squares / np.maximum(counts - 1, 1))))
 
 
-def cross_fitted(data: HeldOut, folds: np.ndarray, kind: CalibrationKind, population: np.ndarray) -> np.ndarray:
+def cross_fitted(data: HeldOut, folds: np.ndarray, kind: str, population: np.ndarray) -> np.ndarray:
     """Return calibrated predictions at π `(n, k)`, each row's calibration fitted on the other folds.
 
     Args:
@@ -111,7 +117,7 @@ def choose_correction(tables: Mapping[str, np.ndarray], data: HeldOut, populatio
     needed = over < -noise and better > 0 if few else over < _SURE * noise or better > -error
     chosen = calibrated if needed else start
     over, noise = gain(chosen, "population")
-    return "flat" if over < (-1 if few else _SOME) * noise else chosen
+    return "flat" if over <= (-1 if few else _SOME) * noise + _ROUNDING else chosen
 
 
 def is_smoothed(table: np.ndarray, data: HeldOut, population: np.ndarray) -> bool:

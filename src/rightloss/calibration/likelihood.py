@@ -14,12 +14,13 @@ from ..solve import Quadratic, minimise, softmax_columns
 from .held_out import HeldOut
 
 _STEEPEST = 1e4  # a slope above it has no bound
+_NONE = 1e-12  # a slope below it is 0 up to rounding
 _CERTAIN = 1e-6  # minus the log-likelihood of all rows together, below which the predictions separate them
 _MOST_LEVERAGE = 0.9  # of a row on its own prediction, in the covariance of a fit
 _BLOCK = 1 << 18  # rows at a time, so that a large set is not copied; with more, the search starts on a sixteenth of them
 
 
-def maximise(data: HeldOut, kind: str, shrink: float) -> tuple[np.ndarray, np.ndarray]:
+def maximise(data: HeldOut, kind: str, shrink: float | int) -> tuple[np.ndarray, np.ndarray]:
     """Return slopes and biases (K,) of the largest likelihood, with slopes of at least 0.
 
     Args:
@@ -45,9 +46,10 @@ def maximise(data: HeldOut, kind: str, shrink: float) -> tuple[np.ndarray, np.nd
     if shrink == 0 and (slopes.max() > _STEEPEST or found.at.value * total < _CERTAIN):
         raise ValueError(
             "Expected predictions and labels that can be calibrated, but the predictions separate the held-out labels "
-            "perfectly, so that the likelihood has no maximum: use more held-out examples, or shrink=1."
+            "perfectly, so that the likelihood has no maximum: use more held-out examples, or "
+            "shrink=1; an estimate of the prevalence also takes calibration='mean'."
         )
-    return slopes.clip(0), biases - biases.mean()
+    return np.where(slopes > _NONE, slopes, 0.0), biases - biases.mean()
 
 
 def design_of(kind: str, size: int, fixed: int | None = None) -> np.ndarray:
@@ -102,7 +104,7 @@ def covariance_of_mean(probs: np.ndarray, data: HeldOut) -> np.ndarray:
     return spread
 
 
-def covariance(probs: np.ndarray, data: HeldOut, kind: str, shrink: float) -> np.ndarray:
+def covariance(probs: np.ndarray, data: HeldOut, kind: str, shrink: float | int) -> np.ndarray:
     """Return the covariance of (a, b − log mean prediction), from the influence of each held-out row: valid for any model.
 
     A row changes (a, b) by A times its score. It changes the mean prediction by its own prediction, and by the effect of

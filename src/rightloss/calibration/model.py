@@ -99,9 +99,9 @@ class Calibration:
 def fit_calibration(
     log_probs: Predictions,
     labels: Numbers,
-    kind: CalibrationKind = "affine",
+    kind: CalibrationKind | str = "affine",
     weights: Numbers | None = None,
-    shrink: float = 1.0,
+    shrink: float | int = 1.0,
     groups: Numbers | None = None,
 ) -> Calibration:
     """Fit a calibration to labelled predictions that the model was not trained on.
@@ -210,7 +210,7 @@ def checked_kind(kind: Any, name: str, stacklevel: int = 2) -> CalibrationKind:
     return checked_choice(kind, name, KINDS)
 
 
-def calibrate(data: HeldOut, kind: CalibrationKind, shrink: float = 1.0, stacklevel: int = 2) -> Calibration:
+def calibrate(data: HeldOut, kind: str, shrink: float | int = 1.0, stacklevel: int = 2) -> Calibration:
     """Return the calibration of `fit_calibration`, for a checked set."""
     shrink = checked_number(shrink, "shrink", 0.0, remedy="1 is the default, 0 is plain maximum likelihood")
     data.require_every_class()
@@ -235,7 +235,7 @@ def calibrate(data: HeldOut, kind: CalibrationKind, shrink: float = 1.0, stackle
     return replace(found, sampling=mean / mean.sum(), covariance=spread)
 
 
-def fit_slopes(data: HeldOut, kind: CalibrationKind, shrink: float = 1.0) -> Calibration:
+def fit_slopes(data: HeldOut, kind: str, shrink: float | int = 1.0) -> Calibration:
     """Return the calibration without checks, warnings and covariance.
 
     Args:

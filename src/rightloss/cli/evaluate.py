@@ -5,18 +5,20 @@ Stage: a model and labelled rows, or a table with predictions and labels → eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from .errors import plain_errors, quiet_exit
+from .parts import Each, chunks, engine_of, open_for, used, warn_of
 from .population import parse_population, population_words
 from .predict import check_threshold
-from .predictions_file import NUMBER, probability_columns, read_predictions
-from .table_options import Encoding, Group, Json, OptionalTarget, Population, Positive, Threshold
+from .predictions_file import NUMBER, open_predictions, prediction_frames, probability_columns
+from .table_options import Address, Encoding, Engine, Group, Json, OptionalTarget, Population, Positive, Threshold
 from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from ..metrics import Evaluation
     from ..prevalence import Prevalence
+    from ..tabular import TableModel, TableStream
+    from ..tabular.encode import OddCells
     from .population import Parsed
 
 _OFF = 1e-3  # tolerance for the sum of a row of rounded probabilities
@@ -68,7 +72,7 @@ class Labelled:
 def evaluate(
     model: Annotated[
         Path,
-        typer.Argument(help="The folder of `rightloss fit`, or a file of `rightloss predict`.", show_default=False),
+        typer.Argument(help="The folder of `rightloss fit`, or a file (or parts) of `rightloss predict`.", show_default=False),
     ],
     data: Annotated[
         Path | None, typer.Argument(help="The labelled table, if the first is a folder.", show_default=False)
@@ -79,13 +83,16 @@ def evaluate(
     threshold: Threshold = None,
     group: Group = None,
     encoding: Encoding = None,
+    engine: Engine = "in-process",
+    address: Address = None,
     json: Json = False,
 ) -> None:
     """Evaluate a model on labelled rows: every figure at the population, whatever the mix of classes in the file.
 
     Rows are averaged within each class, and the classes weighted by the
     population. PPV, NPV, recall and specificity are those of the decision:
-    the more probable class, or by --threshold.
+    the more probable class, or by --threshold. A table, or a folder of
+    parts, is read by chunk: only predictions, labels and groups are kept.
 
     \b
     A model on rows that it has not seen, several per patient:
@@ -100,11 +107,11 @@ def evaluate(
         mix = None if population is None else parse_population(population)
         with quiet_exit():
             from ..metrics import evaluate as evaluate_predictions
-        with warnings_on_stderr() as warned:
+        with warnings_on_stderr() as warned, engine_of(engine, address) as each:
             if data is None:
-                labelled = _from_predictions(model, target, positive, mix, group, encoding)
+                labelled = _from_predictions(model, target, positive, mix, group, encoding, each)
             else:
-                labelled = _from_model(model, data, target, mix, group, encoding)
+                labelled = _from_model(model, data, target, mix, group, encoding, each)
             check_threshold(threshold, len(labelled.classes))
             rows = labelled.codes >= 0
             found = evaluate_predictions(
@@ -117,23 +124,87 @@ def evaluate(
         _print_evaluation(found, labelled, threshold, list(warned), json)
 
 
+class LabelledRows(NamedTuple):
+    """Some rows: their number, log-probabilities, class numbers, groups (numbers and names), and cells unknown in training."""
+
+    rows: int
+    log_probs: np.ndarray
+    codes: np.ndarray
+    groups: tuple[np.ndarray, Any] | None
+    odd: OddCells
+
+
+class ModelRows(NamedTuple):
+    """The labelled rows of a table, predicted by a model at a population, part by part."""
+
+    model: TableModel
+    table: TableStream
+    target: str
+    population: Parsed | None
+    group: str | None
+
+    def __call__(self, part: int) -> Iterator[LabelledRows]:
+        """Yield the rows of a part, chunk by chunk."""
+        from ..tabular.encode import odd_cells
+
+        wanted = {self.target, self.group, *(spec.name for spec in used(self.model))}
+        for frame in self.table.frames(wanted, part):
+            codes = class_numbers(frame[self.target], self.model.classes_)
+            log_probs = self.model.predict_log_proba(frame, self.population, warn=False)
+            yield LabelledRows(len(frame), log_probs, codes, _groups(frame, self.group), odd_cells(frame, used(self.model)))
+
+
+class PredictionRows(NamedTuple):
+    """The rows of a file of predictions, part by part.
+
+    Attributes:
+        table: the file.
+        names: of the columns in it that are read, by their names without an apostrophe.
+        target: the column of the labels.
+        classes: in the order of the predictions.
+        group: the column of groups.
+    """
+
+    table: TableStream
+    names: dict[str, str]
+    target: str
+    classes: Sequence[Any]
+    group: str | None
+
+    def __call__(self, part: int) -> Iterator[LabelledRows]:
+        """Yield the rows of a part, chunk by chunk."""
+        import numpy as np
+
+        from ..tabular.columns import as_numbers
+
+        columns = [f"p_{label}" for label in self.classes]
+        for frame in prediction_frames(self.table, self.names, part):
+            found = np.column_stack([as_numbers(frame[name])[0] for name in columns])
+            if not (np.isfinite(found).all() and (found >= 0).all() and (abs(found.sum(1) - 1) < _OFF).all()):
+                raise ValueError(
+                    f"Expected probabilities that sum to 1 in the columns {columns} of {self.table.parts[part].path}, but some "
+                    "rows do not: write it by `rightloss predict`."
+                )
+            with np.errstate(divide="ignore"):
+                log_probs = np.log(found / found.sum(1, keepdims=True))
+            codes = class_numbers(frame[self.target], self.classes)
+            yield LabelledRows(len(frame), log_probs, codes, _groups(frame, self.group), {})
+
+
 def _from_model(
-    folder: Path,
-    data: Path,
-    target: str | None,
-    mix: Parsed | None,
-    group: str | None,
-    encoding: str | None,
+    folder: Path, data: Path, target: str | None, mix: Parsed | None, group: str | None, encoding: str | None, each: Each
 ) -> Labelled:
-    from ..tabular import load_model, read_table
+    from ..tabular import load_model
+    from ..tabular.encode import odd_findings
 
     model = load_model(folder)
-    frame = read_table(data, encoding=encoding)
-    codes = class_numbers(frame, target or model.target, model.classes_)
-    groups = _groups(frame, group)
-    log_probs = model.predict_log_proba(frame, population=mix)
+    target = target or model.target
+    table = open_for(model, data, encoding, each)
+    _require(table.columns, target, group)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
-    return Labelled(log_probs, codes, model.classes_, prevalence, groups)
+    labelled, odd = _collected(chunks(each, ModelRows(model, table, target, mix, group), table), table, target, model.classes_)
+    warn_of(odd_findings(odd, table.rows, used(model)))
+    return Labelled(labelled[0], labelled[1], model.classes_, prevalence, labelled[2])
 
 
 def _from_predictions(
@@ -143,73 +214,91 @@ def _from_predictions(
     mix: Parsed | None,
     group: str | None,
     encoding: str | None,
+    each: Each = map,
 ) -> Labelled:
     """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
-    import torch
 
-    from ..tabular.columns import as_numbers
     from ..tabular.labels import Labels, matching_label, population_of
 
-    if path.is_dir():
+    if (path / "model.json").is_file():
         raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
     if target is None or mix is None:
         raise ValueError("Expected --target and --population with a file of predictions, but got none: add them.")
-    frame = read_predictions(path, target, encoding)
-    columns = probability_columns(list(frame.columns))
+    table, names = open_predictions(path, target, encoding, each)
+    columns = probability_columns(list(names))
     classes: list[Any] = [name.removeprefix("p_") for name in columns]
     if len(classes) < 2:
         raise ValueError(f"Expected a column p_… per class in {path}, but got {len(classes)}: write it by `rightloss predict`.")
+    _require(list(names), target, group)
     second = classes[1] if positive is None else matching_label(positive, classes, "positive")
     if len(classes) == 2:
         classes = sorted(classes, key=lambda label: label == second)
-    probabilities = np.column_stack([as_numbers(frame[f"p_{label}"])[0] for label in classes])
-    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and (abs(probabilities.sum(1) - 1) < _OFF).all()):
-        raise ValueError(
-            f"Expected probabilities that sum to 1 in the columns {columns} of {path}, but some rows do not: write it by "
-            "`rightloss predict`."
-        )
-    codes = class_numbers(frame, target, classes)
-    even = torch.full((len(classes),), 1 / len(classes), dtype=torch.float64)
+    wanted = {name: names[name] for name in dict.fromkeys([*columns, target, group or target])}
+    rows = chunks(each, PredictionRows(table, wanted, target, classes, group), table)
+    (log_probs, codes, groups), _ = _collected(rows, table, target, classes)
+    even = np.full(len(classes), 1 / len(classes))
     prevalence = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even)
-    with np.errstate(divide="ignore"):
-        log_probs = np.log(probabilities / probabilities.sum(1, keepdims=True))
-    return Labelled(log_probs, codes, classes, prevalence, _groups(frame, group))
+    return Labelled(log_probs, codes, classes, prevalence, groups)
 
 
-def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> np.ndarray:
+def _collected(
+    chunks: Iterable[LabelledRows], table: TableStream, target: str, classes: Sequence[Any]
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray | None], list[OddCells]]:
+    """Return predictions, class numbers and groups of all rows, and the cells unknown in training, by chunk."""
+    import numpy as np
+
+    log_probs, codes = np.empty((table.rows, len(classes))), np.empty(table.rows, dtype=np.int64)
+    groups, start, odd = None, 0, []
+    numbers: dict[Any, int] = {}
+    for chunk in chunks:
+        rows = slice(start, start + chunk.rows)
+        log_probs[rows], codes[rows], start = chunk.log_probs, chunk.codes, rows.stop
+        odd.append(chunk.odd)
+        if chunk.groups is not None:
+            groups = np.empty(table.rows, dtype=np.int64) if groups is None else groups
+            places = [numbers.setdefault(name, len(numbers)) for name in chunk.groups[1]]
+            groups[rows] = np.array([*places, -1])[chunk.groups[0]]
+    if codes.max() < 0:
+        raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
+    without = int((codes < 0).sum())
+    if without:
+        warnings.warn(f"column {target!r}: {without:,} rows have no label and are left out", UserWarning, stacklevel=2)
+    if groups is not None:
+        missing = groups < 0
+        groups[missing] = len(numbers) + np.arange(missing.sum())  # each a group of its own
+    return (log_probs, codes, groups), odd
+
+
+def _require(columns: Sequence[str], target: str, group: str | None) -> None:
+    """Raise ValueError if a table lacks the column of labels or of groups."""
+    for name, what in ((target, "target"), (group, "group")):
+        if name is not None and name not in columns:
+            raise ValueError(f"Expected the {what} column {name!r}, but got {list(columns[:30])}: name it by --{what}.")
+
+
+def class_numbers(labels: pd.Series, classes: Sequence[Any]) -> np.ndarray:
     """Return the class number of each row, −1 if it has no label; raise ValueError for unknown labels."""
-    import warnings
-
     import numpy as np
     import pandas as pd
 
     from ..tabular.columns import text_of
 
-    if target not in frame.columns:
-        raise ValueError(f"Expected the target column {target!r}, but got {list(frame.columns[:30])}: name it by --target.")
     place = {text_of(label): number for number, label in enumerate(classes)}
-    numbers, labels = pd.factorize(frame[target].astype(object))
-    found = [_class_number(text_of(label), place) for label in labels]
-    unknown = sorted(text_of(label) for label, number in zip(labels, found, strict=True) if number is None)
+    numbers, names = pd.factorize(labels.astype(object))
+    found = [_class_number(text_of(label), place) for label in names]
+    unknown = sorted(text_of(label) for label, number in zip(names, found, strict=True) if number is None)
     if unknown:
         raise ValueError(
-            f"Expected the classes {list(place)} in column {target!r}, but got {unknown[:5]}: leave those rows out."
+            f"Expected the classes {list(place)} in column {labels.name!r}, but got {unknown[:5]}: leave those rows out."
         )
-    codes = np.array([*found, -1], dtype=np.int64)[numbers]
-    if not len(codes) or codes.max() < 0:
-        raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
-    if (codes < 0).any():
-        warnings.warn(
-            f"column {target!r}: {(codes < 0).sum():,} rows have no label and are left out", UserWarning, stacklevel=2
-        )
-    return codes
+    return np.array([*found, -1], dtype=np.int64)[numbers]
 
 
 def _class_number(text: str, place: dict[str, int]) -> int | None:
     """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
     from ..tabular.columns import text_of
-    from ..tabular.read import MISSING
+    from ..tabular.text_files import MISSING
 
     number = text_of(float(text)) if NUMBER.fullmatch(text) and "," not in text else text  # "1.0" is the class 1
     exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
@@ -217,17 +306,10 @@ def _class_number(text: str, place: dict[str, int]) -> int | None:
     return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
-def _groups(frame: pd.DataFrame, group: str | None) -> np.ndarray | None:
+def _groups(frame: pd.DataFrame, group: str | None) -> tuple[np.ndarray, Any] | None:
     import pandas as pd
 
-    if group is None:
-        return None
-    if group not in frame.columns:
-        raise ValueError(f"Expected the group column {group!r}, but got {list(frame.columns[:30])}: name it by --group.")
-    codes, names = pd.factorize(frame[group].astype(object))
-    missing = codes < 0
-    codes[missing] = len(names) + missing[missing].cumsum()  # each a group of its own
-    return codes
+    return None if group is None else pd.factorize(frame[group].astype(object))
 
 
 def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | None, warned: list[str], json: bool) -> None:

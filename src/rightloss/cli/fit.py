@@ -14,7 +14,7 @@ import typer
 from .errors import plain_errors, quiet_exit, require
 from .population import parse_population, population_text, population_words
 from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, complete_column
+from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option
 from .terminal import (
     command_line,
     findings_json,
@@ -32,17 +32,7 @@ from .terminal import (
 if TYPE_CHECKING:
     from ..tabular import TableModel
 
-LeaveOut = Annotated[
-    list[str],
-    typer.Option(
-        help="A column to leave out. Repeat the option for more.",
-        show_default=False,
-        metavar="COLUMN",
-        autocompletion=complete_column,
-    ),
-]
-
-
+LeaveOut = Annotated[list[str], column_option("A column to leave out. Repeat the option for more.")]
 Unlabelled = Annotated[
     Path | None,
     typer.Option(
@@ -62,7 +52,10 @@ FitPopulation = Annotated[
 ]
 
 
-_TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler one within a standard error of it."
+_TICK = (
+    "✓ is kept: a linear model, unless boosting is better by more than a standard error; its correction as in "
+    "PrevalenceCorrectedClassifier."
+)
 
 
 def fit(
@@ -83,9 +76,10 @@ def fit(
     """Compare models at the population by cross-validation, keep the best, and write it with a report to a folder.
 
     Linear and boosted models, each with the corrections for the
-    population, against always answering its frequencies. The best by
-    expected log-likelihood is fitted again to all rows. Without
-    --population the model is for the file's own mix.
+    population, against always answering its frequencies. The one with the
+    highest expected log-likelihood, or a simpler one that is as good, is
+    fitted again to all rows. Without --population the model is for the
+    file's own mix.
 
     \b
     How frequent the classes are is unknown: leave --population out, and
@@ -104,10 +98,11 @@ def fit(
 
     \b
     Few labels, and a file of everybody who was screened, without any. The
-    unlabelled rows show how the population looks; one more model learns from
-    both, and is kept if it explains held-out rows of both files best. Where
-    a test warns that people of a class look different in the two files, it
-    is not kept:
+    unlabelled rows show how the population looks: predictions are made to
+    agree with its frequencies over these rows, and one more model learns from
+    both files. It is kept if it explains held-out rows of both best. Where a
+    test warns that people of a class look different in the two files, their
+    rows are not used:
       rightloss fit data.csv --target cancer --positive yes \\
         --unlabelled screening.csv --population 1/100 --out model
 

@@ -1,23 +1,28 @@
-"""Predictions as a file, CSV or Parquet.
+"""Predictions as a file, CSV or Parquet, chunk by chunk.
 
-Stage: a data frame, a path → the file, written atomically; no CSV cell that a spreadsheet would run → the frame again.
+Stage: data frames, a path → the file, written atomically; no CSV cell that a spreadsheet would run → data frames again.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 import sys
-import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..atomic_files import check_writable, whole_path
 from .errors import require
+from .parts import Each, warn_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..tabular import TableStream
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 PREDICTED = "predicted"
@@ -40,47 +45,98 @@ def check_output(path: Path, overwrite: bool = True) -> None:
         require("pyarrow")
 
 
-def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
-    """Write the frame in the format of the path's suffix; return, by column, how many cells or names were escaped.
+class FileFormat(NamedTuple):
+    """The format of a file of predictions.
 
-    In CSV, text that a spreadsheet program would run as a formula gets an apostrophe in front. Parquet is written as it is, but
-    for cells that it has no type for, such as integers of more than 64 bits: they become text.
+    Attributes:
+        empty: a data frame with its columns, without rows.
+        schema: Arrow's, for Parquet; None for text.
+        delimiter: between the cells of text.
+        packed: whether it is gzip.
     """
-    name = path.name.lower()
-    if name.endswith(".parquet"):
+
+    empty: pd.DataFrame
+    schema: Any
+    delimiter: str
+    packed: bool
+
+    @classmethod
+    def of(cls, path: Path | None, empty: pd.DataFrame, types: Mapping[str, Any]) -> FileFormat:
+        """Return the format by the suffix of the path, CSV without one.
+
+        Args:
+            path: of the file.
+            empty: its columns, without rows.
+            types: Arrow's types of the columns for which pandas has none.
+        """
+        name = "" if path is None else path.name.lower()
+        schema = _schema(empty, types) if name.endswith(".parquet") else None
+        return cls(empty, schema, "\t" if name.endswith(".tsv") else ",", name.endswith(".gz"))
+
+    def content(self, frame: pd.DataFrame) -> tuple[Any, Counter[str]]:
+        """Return the rows as they are written, and, by column, how many cells were escaped.
+
+        In CSV, text that a spreadsheet program would run as a formula gets an apostrophe in front.
+        """
+        if self.schema is not None:
+            import pyarrow as pa
+
+            return pa.Table.from_pandas(frame, self.schema, preserve_index=False), Counter()
+        safe, changed = without_formulas(frame)
+        text = safe.to_csv(header=False, index=False, sep=self.delimiter, quoting=_quoting(frame))
+        return text.encode(), changed
+
+    @contextmanager
+    def written(self, path: Path | None) -> Iterator[Callable[[Any], Any]]:
+        """Yield a function that writes the content of chunks; the file appears when the block ends, whole or not at all.
+
+        Without a path, it prints them.
+        """
+        names = [_safe(name) for name in self.empty.columns]
+        head = self.empty.set_axis(names, axis=1).to_csv(index=False, sep=self.delimiter, quoting=_quoting(self.empty)).encode()
+        if path is None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(head)
+            yield sys.stdout.buffer.write
+            sys.stdout.buffer.flush()
+            return
         with whole_path(path) as temporary:
-            _for_parquet(frame).to_parquet(temporary, index=False)
-        return {}
-    safe, changed = without_formulas(frame)
-    with whole_path(path) as temporary:
-        compression = "gzip" if name.endswith(".gz") else None
-        sep = "\t" if name.endswith(".tsv") else ","
-        safe.to_csv(temporary, index=False, sep=sep, compression=compression, quoting=_quoting(frame))
-    return changed
+            if self.schema is not None:
+                import pyarrow.parquet as pq
+
+                with pq.ParquetWriter(temporary, self.schema) as writer:
+                    yield writer.write_table
+                return
+            with temporary.open("wb") as plain:  # the same rows give the same bytes: gzip's header is without name and time
+                with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if self.packed else nullcontext(plain) as file:
+                    file.write(head)
+                    yield file.write
+
+    def changed_names(self) -> Counter[str]:
+        """Return the columns of CSV whose names are escaped."""
+        return Counter(str(name) for name in self.empty.columns if self.schema is None and _is_formula(name))
 
 
-def print_frame(frame: pd.DataFrame) -> dict[str, int]:
-    """Print the frame as CSV, in UTF-8, on standard output; return what `write_frame` does."""
-    safe, changed = without_formulas(frame)
-    sys.stdout.flush()
-    safe.to_csv(sys.stdout.buffer, index=False, quoting=_quoting(frame))
-    sys.stdout.buffer.flush()
-    return changed
+def open_predictions(path: Path, target: str, encoding: str | None, each: Each) -> tuple[TableStream, dict[str, str]]:
+    """Open a file of predictions, or a folder of them, with the labels of a CSV file as text.
+
+    Returns:
+        The table, and the names of its columns by those without the apostrophe of a formula.
+    """
+    from ..tabular import open_table
+
+    table = open_table(path, encoding=encoding, text_columns=[target, f"'{target}"], each=each)
+    warn_of(table.findings)
+    return table, {name if table.is_parquet else _without_apostrophe(name): name for name in table.columns}
 
 
-def read_predictions(path: Path, target: str, encoding: str | None = None) -> pd.DataFrame:
-    """Read a file of `write_frame`: without the apostrophes, and with the labels of a CSV file as text."""
-    from ..tabular import TableWarning, read_table
-
-    frame = read_table(path, encoding=encoding, text_columns=[target, f"'{target}"])
-    for finding in frame.attrs["findings"]:
-        if finding.level == "warning":
-            warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return frame
-    for name in _text_columns(frame):
-        frame[name] = frame[name].astype(object).map(_without_apostrophe)
-    return frame.rename(columns=_without_apostrophe)
+def prediction_frames(table: TableStream, names: dict[str, str], part: int) -> Iterator[pd.DataFrame]:
+    """Yield the rows of a part with some columns, called as in `names`, and without the apostrophes of CSV."""
+    for frame in table.frames(names.values(), part):
+        plain = frame[list(names.values())].set_axis(list(names), axis=1)
+        for name in [] if table.is_parquet else _text_columns(plain):
+            plain[name] = plain[name].astype(object).map(_without_apostrophe)
+        yield plain
 
 
 def in_order(columns: Sequence[str], probabilities: Sequence[str], limits: Sequence[str] = ()) -> list[str]:
@@ -100,21 +156,33 @@ def probability_columns(columns: Sequence[str]) -> list[str]:
     return list(columns[start:end]) or [name for name in columns if name.startswith("p_")]
 
 
-def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
     """Return the frame with an apostrophe before text that would run as a formula, and how many cells that were, by column.
 
     Text that has apostrophes before a formula gets one more, so that one can be removed from each.
     """
-    safe, changed = frame.copy(deep=False), {}
+    import numpy as np
+    import pandas as pd
+
+    safe, changed = frame.copy(deep=False), Counter[str]()
     for name in _text_columns(frame):
-        cells = frame[name].astype(object)
-        formulas = cells.map(_is_formula).astype(bool)
+        codes, cells = pd.factorize(frame[name].astype(object))
+        formulas = np.array([*map(_is_formula, cells), False])[codes]
         if formulas.any():
-            safe[name] = cells.where(~formulas, "'" + cells.astype(str))
+            safe[name] = np.array([*map(_safe, cells), None], dtype=object)[codes]
             changed[str(name)] = int(formulas.sum())
-    names = {name: f"'{name}" for name in frame.columns if _is_formula(name)}
-    changed |= {str(name): changed.get(str(name), 0) + 1 for name in names}
-    return safe.rename(columns=names), changed
+    return safe, changed
+
+
+def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
+    """Return Arrow's types of the columns, which do not depend on the cells of a chunk."""
+    import pyarrow as pa
+
+    schema = pa.Schema.from_pandas(empty, preserve_index=False)
+    for number, name in enumerate(empty.columns):
+        if empty[name].dtype == object:
+            schema = schema.set(number, schema.field(number).with_type(types[name]))
+    return schema
 
 
 def _text_columns(frame: pd.DataFrame) -> list[str]:
@@ -126,27 +194,13 @@ def _text_columns(frame: pd.DataFrame) -> list[str]:
 
 def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
     """Return the csv module's option; by itself it leaves carriage returns unquoted, where readers would end a row."""
-    return csv.QUOTE_NONNUMERIC if _has_return(frame) else csv.QUOTE_MINIMAL
+    cells = [*frame.columns, *(cell for name in _text_columns(frame) for cell in frame[name].unique())]
+    has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+    return csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
 
 
-def _has_return(frame: pd.DataFrame) -> bool:
-    names = [str(name) for name in frame.columns]
-    cells = (cell for name in _text_columns(frame) for cell in frame[name].astype(object))
-    return any("\r" in each for each in names) or any(isinstance(cell, str) and "\r" in cell for cell in cells)
-
-
-def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame without the findings about its file, and with text where Arrow has no type for the cells."""
-    import pyarrow as pa
-
-    table = frame.copy(deep=False)
-    table.attrs = {}
-    for name in _text_columns(frame):
-        try:
-            pa.array(frame[name], from_pandas=True)
-        except (pa.ArrowException, OverflowError, TypeError):
-            table[name] = frame[name].map(str, na_action="ignore")
-    return table
+def _safe(name: Any) -> Any:
+    return f"'{name}" if _is_formula(name) else name
 
 
 def _without_apostrophe(cell: Any) -> Any:

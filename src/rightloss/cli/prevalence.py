@@ -6,13 +6,15 @@ Stage: a model, rows without labels → estimated class frequencies with interva
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from .errors import plain_errors, quiet_exit
+from .parts import Each, chunks, engine_of, open_for, used, warn_of
 from .population import population_text
-from .table_options import Data, Encoding, Json, ModelFolder
+from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder
 from .terminal import (
     command_line,
     number,
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
-    from ..tabular import TableModel
+    from ..tabular import TableModel, TableStream
+    from ..tabular.encode import OddCells
     from ..tabular.model import ComparableRows
 
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
@@ -40,8 +43,8 @@ _SMALLEST = 1e-6  # frequency of an unseen class in the next command
 Calibration = Annotated[
     str | None,
     typer.Option(
-        help="How held-out rows calibrate the predictions: bias-corrected, vector, temperature or mean (not at all).",
-        show_default="bias-corrected",
+        help="How held-out rows calibrate the predictions: affine, beta, temperature or mean (not at all).",
+        show_default="affine",
         metavar="KIND",
     ),
 ]
@@ -53,6 +56,8 @@ def prevalence(
     method: Annotated[str, typer.Option(help="em, bbse, bbse-soft, rlls or rlls-soft; all but em need no calibration.")] = "em",
     calibration: Calibration = None,
     encoding: Encoding = None,
+    engine: Engine = "in-process",
+    address: Address = None,
     json: Json = False,
 ) -> None:
     """Estimate the class frequencies of unlabelled rows, with intervals, and test what the estimate rests on.
@@ -60,7 +65,8 @@ def prevalence(
     It holds if each class looks as it did in the training table and only
     the mix differs (label shift). The model's held-out predictions
     calibrate it and are what the test compares with. The test cannot see
-    a change of inputs that looks like more cases.
+    a change of inputs that looks like more cases. A table, or a folder of
+    parts, is read by chunk: only its predictions are kept.
 
     \b
     How frequent is the disease in this clinic?
@@ -73,18 +79,18 @@ def prevalence(
     with plain_errors():
         with quiet_exit():
             from ..shift import estimate_prevalence
-            from ..tabular import load_model, read_table
-        with warnings_on_stderr():
+            from ..tabular import load_model
+        with warnings_on_stderr(), engine_of(engine, address) as each:
             fitted = load_model(model)
             if fitted.family is None:
                 raise ValueError(
                     f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
                     "better was found: fit one with more rows or other columns."
                 )
-            rows, labels = fitted.comparable_rows(read_table(data, encoding=encoding)), fitted.held_out.target
-            test = _test(rows, labels)
+            rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
             options: dict[str, Any] = {"method": method, "calibration": calibration}
             estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
+            test = _test(rows, labels)
         following = _next_arguments(estimate, fitted, model, data)
         if json:
             _print_json(estimate, test, fitted, following)
@@ -93,16 +99,61 @@ def prevalence(
             print_next(*following)
 
 
+class ComparedRows(NamedTuple):
+    """Some rows: their number, predictions by the models of the folds, and cells unknown in training."""
+
+    rows: int
+    log_probs: np.ndarray
+    odd: OddCells
+
+
+class ComparableTable(NamedTuple):
+    """A table predicted by the models of the folds, part by part."""
+
+    model: TableModel
+    table: TableStream
+
+    def __call__(self, part: int) -> Iterator[ComparedRows]:
+        """Yield the rows of a part, chunk by chunk."""
+        from ..tabular.encode import odd_cells
+
+        start = self.table.start(part)
+        for frame in self.table.frames([spec.name for spec in self.model.columns], part):
+            log_probs = self.model.comparable_log_probs(frame, start)
+            yield ComparedRows(len(frame), log_probs, odd_cells(frame, self.model.columns))
+            start += len(frame)
+
+
+def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:
+    import numpy as np
+
+    from ..tabular.encode import odd_findings
+
+    log_probs, start, odd = np.empty((table.rows, len(model.classes_))), 0, []
+    for chunk in chunks(each, ComparableTable(model, table), table):
+        log_probs[start : start + chunk.rows] = chunk.log_probs
+        odd.append(chunk.odd)
+        start += chunk.rows
+    warn_of(odd_findings(odd, table.rows, used(model)))
+    return model.compared(log_probs)
+
+
 def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
-    """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population."""
+    """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population.
+
+    The predictions of the table are replaced by those at equal frequencies, as they may fill the memory.
+    """
+    from ..arrays import row_blocks
     from ..predictive.retarget import retarget
     from ..shift import LabelShiftWarning, label_shift_test
 
     equal = [1 / len(rows.sampling)] * len(rows.sampling)
-    ours, theirs = (retarget(table, rows.sampling, equal) for table in (rows.held_out, rows.log_probs))
+    for _, block in row_blocks(rows.log_probs):
+        block[:] = retarget(block, rows.sampling, equal)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
-        return label_shift_test(theirs, (ours, labels), folds=rows.folds)
+        held_out = retarget(rows.held_out, rows.sampling, equal)
+        return label_shift_test(rows.log_probs, (held_out, labels), folds=rows.folds)
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:

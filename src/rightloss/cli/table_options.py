@@ -34,19 +34,22 @@ def _header(path: Path) -> list[str]:
     return [name.strip() for name in next(csv.reader([line], delimiter=max(",;\t|", key=line.count)))]
 
 
-def _column(text: str, *names: str) -> Any:
+def column_option(text: str, *names: str) -> Any:
+    """Return an option that is the name of a column."""
     return typer.Option(*names, help=text, show_default=False, metavar="COLUMN", autocompletion=complete_column)
 
 
-Data = Annotated[Path, typer.Argument(help="The table: .csv, .tsv or .parquet; .gz too.", show_default=False)]
+Data = Annotated[
+    Path, typer.Argument(help="The table: .csv, .tsv or .parquet; .gz too; or a folder of parts.", show_default=False)
+]
 ModelFolder = Annotated[Path, typer.Argument(help="The folder that `rightloss fit` wrote.", show_default=False)]
-Target = Annotated[str, _column("The column with the classes.", "--target")]
-OptionalTarget = Annotated[str | None, _column("The column with the classes.", "--target")]
+Target = Annotated[str, column_option("The column with the classes.", "--target")]
+OptionalTarget = Annotated[str | None, column_option("The column with the classes.", "--target")]
 Positive = Annotated[
     str | None,
     typer.Option(help="The positive class: --population can give its frequency as a single number.", show_default=False),
 ]
-Group = Annotated[str | None, _column("A column of patients or sites; rows of one group are never split.", "--group")]
+Group = Annotated[str | None, column_option("A column of patients or sites; rows of one group are never split.", "--group")]
 Population = Annotated[
     str | None,
     typer.Option(
@@ -65,3 +68,10 @@ Encoding = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Engine = Annotated[
+    str, typer.Option(help="in-process, or ray: several parts of a folder at a time, on a Ray cluster.", metavar="ENGINE")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Address of a Ray cluster. By default Ray is started on this machine.", show_default=False),
+]

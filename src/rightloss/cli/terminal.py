@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 import string
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,11 +62,10 @@ def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def print_sentences(*sentences: str) -> None:
-    """Print sentences, one per line."""
-    from rich.text import Text
-
+    """Print sentences, one per line, as wide as the terminal or `WIDTH`."""
     for sentence in sentences:
-        _show(Text(printable(sentence)))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        print(textwrap.fill(printable(sentence), width, break_on_hyphens=False))
 
 
 def print_next(*arguments: str) -> None:

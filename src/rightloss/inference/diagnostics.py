@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..extras import install
-from ..log_probs import tensor_of
+from ..tensors import tensor_of
 from .distributions import Particles
 from .posterior import Posterior
 

@@ -18,8 +18,8 @@ from torch.func import functional_call, jvp, vmap
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..likelihoods import Likelihood
-from ..log_probs import by_cell
 from ..losses.batch import full_precision
+from ..tensors import by_cell
 from .distributions import Layout
 from .priors import LIKELIHOOD
 

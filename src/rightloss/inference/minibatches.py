@@ -16,8 +16,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
-from ..log_probs import as_input, tensor_of
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
+from ..tensors import as_input, tensor_of
 from .steps import ordinary, whole_number
 
 Pair = tuple[Tensor, Tensor]
@@ -268,7 +268,7 @@ class _LoaderMix:
 
     def __init__(self, prevalence: Prevalence) -> None:
         self.prevalence, self.done, self.examples = prevalence, False, 0
-        self.total = torch.zeros(prevalence.num_classes, dtype=torch.float64)
+        self.total = np.zeros(prevalence.num_classes)
 
     def add(self, y: Tensor) -> None:
         """Count one more batch."""
@@ -292,23 +292,23 @@ def check_mix(y: Tensor, prevalence: Prevalence) -> None:
     _check_chance(_mix_of(y, prevalence), int(counting(y).sum()), prevalence)
 
 
-def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
+def _check_chance(found: np.ndarray, examples: int, prevalence: Prevalence) -> None:
     rho = prevalence.sampling
-    error = (rho * (1 - rho) / examples).sqrt()
+    error = np.sqrt(rho * (1 - rho) / examples)
     never = (rho == 0) & (found > 0)
-    if bool((((found - rho).abs() > 5 * error + 1.5 / examples) | never).any()):
+    if ((np.abs(found - rho) > 5 * error + 1.5 / examples) | never).any():
         raise ValueError(
             f"Expected labels in the mix `prevalence.sampling`, {_rounded(rho)}, but got {_rounded(found)}: "
             "write Prevalence.from_labels(y, population=…), or take a DataLoader that rebalances and its sampler's prevalence."
         )
 
 
-def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
-    """Return the mix (K,) of the labels that are not ignored, on the CPU."""
+def _mix_of(y: Tensor, prevalence: Prevalence) -> np.ndarray:
+    """Return the mix (K,) of the labels that are not ignored."""
     if y.is_floating_point() and y.ndim > 1:
         votes = y.movedim(1, -1).flatten(0, -2)
-        return class_frequencies(votes[(votes != 0).any(1)], prevalence.num_classes).cpu()
-    return class_frequencies(y, prevalence.num_classes, ignore_index=-100).cpu()
+        return class_frequencies(votes[(votes != 0).any(1)], prevalence.num_classes)
+    return class_frequencies(y, prevalence.num_classes, ignore_index=-100)
 
 
 def counting(y: Tensor) -> Bool[Tensor, " n"]:
@@ -316,7 +316,7 @@ def counting(y: Tensor) -> Bool[Tensor, " n"]:
     return ((y != 0) if y.is_floating_point() else (y != -100)).reshape(len(y), -1).any(1)
 
 
-def _rounded(mix: Tensor) -> list[float]:
+def _rounded(mix: np.ndarray) -> list[float]:
     return [round(value, 4) for value in mix.tolist()]
 
 

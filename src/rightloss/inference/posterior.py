@@ -13,17 +13,18 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ..arrays import multiply_classes
 from ..likelihoods import Categorical, Likelihood
-from ..log_probs import as_input, first_float, multiply_classes, tensor_of
 from ..losses.batch import check_pair
 from ..prevalence import ContinuousPrevalence, Prevalence, log_mix, without_estimate
-from ..rng import own_stream
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
+from ..tensors import as_input, first_float, own_stream, tensor_of
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
 from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
 from .prediction import Prediction, averaged
@@ -277,9 +278,8 @@ class Posterior:
         if self._intercept is None:
             return None
         assert isinstance(self.prevalence, Prevalence)
-        alpha = self.prevalence.concentration
-        assert alpha is not None
-        log_mean = alpha.digamma() - alpha.sum().digamma() - self.prevalence.population.log()
+        alpha = tensor_of(self.prevalence.concentration)
+        log_mean = alpha.digamma() - alpha.sum().digamma() - tensor_of(self.prevalence.population).log()
         covariance = torch.diag(torch.polygamma(1, alpha)) - torch.polygamma(1, alpha.sum())  # of log π
         by_output = output_shift(self.likelihood, output_shift(self.likelihood, covariance).T)
         return output_shift(self.likelihood, log_mean), by_output.diagonal()
@@ -335,7 +335,7 @@ class Posterior:
     def _moved(self, tables: Iterator[Tensor], population: Any) -> Iterator[Tensor]:
         """Move each draw's table to another population."""
         assert isinstance(self.prevalence, Prevalence)
-        own = self.prevalence.population.log()
+        own = np.log(self.prevalence.population)
         for table in tables:
             offset = log_mix(population, "population", self.prevalence.num_classes, table.shape[1]) - own
             yield torch.stack([multiply_classes(each, offset) for each in table])
@@ -381,8 +381,7 @@ def posterior_of(
 
 def _log_ratios(prevalence: Prevalence, n: int, stream: torch.Generator) -> Float64[Tensor, "n k"]:
     """Return log π − log π̄ of n draws of π, independent of what else is drawn from `stream`, on any device."""
-    seed = int(torch.randint(2**62, (), generator=stream, device=stream.device))
-    return prevalence.sample(n, torch.Generator().manual_seed(seed)).log() - prevalence.population.log()
+    return tensor_of(np.log(prevalence.sample(n, stream)) - np.log(prevalence.population))
 
 
 def _write(path: str | os.PathLike[str], posterior: Posterior) -> None:

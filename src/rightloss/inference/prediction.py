@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..log_probs import as_given
+from ..arrays import array_of
 
 _MOST = 1 << 20  # draws of π
 _NUMBERS = 1 << 24  # numbers in memory at a time
@@ -66,7 +66,7 @@ class Prediction:
         if not isinstance(x, np.ndarray):
             return self
         parts = (getattr(self, field.name) for field in fields(self))
-        return Prediction(*(None if part is None else as_given(part, x) for part in parts))
+        return Prediction(*(None if part is None else array_of(part, "log_probs") for part in parts))
 
 
 def averaged(

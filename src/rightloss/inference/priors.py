@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
-from ..log_probs import tensor_of
+from ..tensors import tensor_of
 
 LIKELIHOOD = "likelihood."  # prefix of the names of the likelihood's own parameters
 Params = Mapping[str, Tensor]

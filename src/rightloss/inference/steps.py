@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arrays import checked_level as checked_level
 from ..extras import install
-from ..rng import checked_level as checked_level
 from .distributions import Diverged
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..log_probs import as_input, tensor_of
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.functional import check_unlabelled, usable
 from ..losses.streams import check_unlabelled_weight
 from ..marginals import AuxiliaryMarginal, PoolMarginal
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
+from ..tensors import as_input, tensor_of
 from .minibatches import UnlabelledRows, check_mix
 from .steps import ordinary, whole_number
 

@@ -20,9 +20,8 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..log_probs import tensor_of
-from ..rng import checked_generator
 from ..sampling.checks import whole_number
+from ..tensors import checked_generator, tensor_of
 
 __all__ = ["fixed_rotations", "inplane_views", "orthogonal_views", "random_rotations"]
 

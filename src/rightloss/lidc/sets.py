@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..log_probs import tensor_of
+from ..tensors import tensor_of
 from .archive import Archive, read_archive, row_numbers
 from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules
 from .volumes import contour_volumes

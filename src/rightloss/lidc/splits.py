@@ -15,7 +15,7 @@ from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..log_probs import tensor_of
+from ..tensors import tensor_of
 
 __all__ = ["Parts", "fold_numbers", "folds", "split_labels", "train_valid_test"]
 

@@ -16,9 +16,9 @@ from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..log_probs import log_prob_table, tensor_of
-from ..rng import checked_generator
+from ..arrays import log_prob_table
 from ..sampling.checks import whole_number
+from ..tensors import checked_generator, tensor_of
 from .planes import (
     checked_patches,
     checked_rows,
@@ -203,10 +203,9 @@ def _log_mean(
     spacing: Tensor,
     *extra: Tensor,
 ) -> Float[Tensor, "n k"]:
-    tables = [
-        log_prob_table(model(cutter(patches, generator=generator, spacing_mm=spacing), *extra), name="predictions")
-        for _ in range(draws)
-    ]
+    tables = [tensor_of(model(cutter(patches, generator=generator, spacing_mm=spacing), *extra)) for _ in range(draws)]
+    for table in tables:
+        log_prob_table(table, name="predictions")
     return torch.logsumexp(torch.stack(tables), 0) - math.log(draws)
 
 

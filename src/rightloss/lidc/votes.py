@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..log_probs import tensor_of
+from ..tensors import tensor_of
 
 __all__ = ["RULES", "UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from ..prevalence import AnyPrevalence, Prevalence
+from ..tensors import tensor_of
 
 
 @runtime_checkable
@@ -96,4 +96,4 @@ def log_population(prevalence: AnyPrevalence, num_classes: int | None, name: str
             f"Expected a prevalence of {num_classes} classes for {name}, but got {prevalence.num_classes}: "
             "the likelihood and the prevalence list the same classes."
         )
-    return torch.log(prevalence.start)
+    return tensor_of(prevalence.start).log()

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..log_probs import rows_of
+from ..arrays import rows_of
 from ..prevalence import AnyPrevalence, MultilabelPrevalence, Prevalence
+from ..tensors import tensor_of
 from .contract import Likelihood
 from .standard import Bernoulli, Categorical, Findings
 
@@ -73,7 +74,7 @@ def match_prevalence(
     if isinstance(prevalence, MultilabelPrevalence):
         columns = rows_of(_checked(unlabelled, len(bias)).detach().double()).T[:, :, None]
         pairs = zip(columns, prevalence, strict=True)
-        bias.add_(torch.cat([_solve(z, each.population.log().to(z), Bernoulli(), []) for z, each in pairs]).to(bias))
+        bias.add_(torch.cat([_solve(z, tensor_of(each.population).log().to(z), Bernoulli(), []) for z, each in pairs]).to(bias))
         return
     if not isinstance(prevalence, Prevalence) or prevalence.is_unknown or not likelihood.over_classes:
         raise ValueError(
@@ -83,7 +84,7 @@ def match_prevalence(
     own = [each for each in likelihood.parameters() if each.requires_grad] if isinstance(likelihood, nn.Module) else []
     before = [each.detach().clone() for each in own]
     try:
-        shift = _solve(rows, prevalence.population.to(rows.device).log(), likelihood, own)
+        shift = _solve(rows, tensor_of(prevalence.population).to(rows.device).log(), likelihood, own)
     except ValueError:
         for each, value in zip(own, before, strict=True):
             each.copy_(value)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence
+from ..tensors import tensor_of
 from .contract import check_levels, check_outputs, columns, log_population
 
 
@@ -104,7 +105,7 @@ class Findings(nn.Module):
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         if not isinstance(prevalence, MultilabelPrevalence):
             raise ValueError(f"Expected Prevalence.multilabel(…) for findings, but got {prevalence}: list a rate for each.")
-        return torch.logit(prevalence.population)
+        return torch.logit(tensor_of(prevalence.population))
 
     def extra_repr(self) -> str:
         return str(self.num_outputs)

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import map_of, rows_of
 from ..likelihoods import Bernoulli, Findings, Likelihood
-from ..log_probs import full_precision as full_precision
-from ..log_probs import map_of, rows_of
 from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
 from ..prevalence import (
     AnyPrevalence,
@@ -25,6 +24,7 @@ from ..prevalence import (
     PrevalenceWarning,
     check_findings,
 )
+from ..tensors import full_precision as full_precision
 
 NonFinite = Literal["raise", "nan"]
 Reduction = Literal["mean", "sum", "none"]

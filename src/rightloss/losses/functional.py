@@ -371,7 +371,8 @@ def with_evidence(
     if people * terms.evidence == 0 or prevalence.is_unknown or terms.at_population:
         return loss
     marginal = BatchMarginal() if in_transform() else marginal  # where no state can change
-    evidence = population_evidence(tables, prevalence.population, marginal, group)
+    assert terms.population is not None
+    evidence = population_evidence(tables, terms.population, marginal, group)
     each = people * terms.evidence * unlabelled_mass(batch, tables, weight, group)
     return add_evidence(loss, batch, each * evidence, reduction)
 

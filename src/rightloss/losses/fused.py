@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arrays import map_of, rows_of
 from ..likelihoods import Categorical
-from ..log_probs import map_of, rows_of
 from .batch import LabelledBatch, Labels, Reduction, full_precision, raise_nonfinite
 from .gain import PriorTerms, composed_loss
 

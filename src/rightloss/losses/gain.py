@@ -10,16 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import rows_of
 from ..likelihoods import Likelihood
-from ..log_probs import rows_of
 from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
 from ..prevalence import ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
+from ..tensors import tensor_of
 from .batch import LabelledBatch, Labels, full_precision
 
 
@@ -36,6 +38,7 @@ class PriorTerms:
         evidence: κ.
         plain: whether r = ρ, which makes every β 1.
         at_population: whether r = π.
+        population: π_k; None in regression.
     """
 
     reference: Tensor
@@ -46,6 +49,7 @@ class PriorTerms:
     evidence: float
     plain: bool
     at_population: bool
+    population: Tensor | None = None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
@@ -153,9 +157,9 @@ def composed_loss(
 
 def class_terms(prevalence: Prevalence, reference: Any, like: Tensor) -> PriorTerms:
     """Return the prior terms for classes, computed in float64, then cast to the dtype and device of `like`."""
-    pi, rho = prevalence.population, prevalence.sampling
+    pi, rho = tensor_of(prevalence.population), tensor_of(prevalence.sampling)
     reference = pi if isinstance(reference, str) and reference == "population" else reference
-    r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
+    r = rho if reference is None else tensor_of(frequencies(reference, "reference", prevalence.num_classes))
     return _terms(r, rho, pi, prevalence.evidence).to(like.device, like.dtype)
 
 
@@ -164,11 +168,10 @@ def finding_terms(prevalence: MultilabelPrevalence, reference: Any, like: Tensor
 
     The reference is None, "population", or r as a rate for each finding.
     """
-    pi, rho = (torch.stack([1 - rates, rates], 1) for rates in (prevalence.population, prevalence.sampling))
-    r = rho if reference is None else pi
-    if reference is not None and not isinstance(reference, str):
-        rates = prevalence.retarget(reference).population
-        r = torch.stack([1 - rates, rates], 1)
+    named = reference is None or isinstance(reference, str)
+    rates = prevalence.population, prevalence.sampling, (prevalence if named else prevalence.retarget(reference)).population
+    pi, rho, r = (tensor_of(np.stack([1 - each, each], 1)) for each in rates)
+    r = rho if reference is None else r
     terms = _terms(r, rho, pi, prevalence.evidence)
     offsets = {name: getattr(terms, name) for name in ("log_offset", "log_adjust", "log_importance")}
     offsets = {name: None if value is None else value[:, None] for name, value in offsets.items()}
@@ -186,6 +189,7 @@ def _terms(r: Tensor, rho: Tensor, pi: Tensor, evidence: float) -> PriorTerms:
         evidence=evidence,
         plain=bool((r == rho).all()),
         at_population=at_population,
+        population=pi,
     )
 
 

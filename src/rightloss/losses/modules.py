@@ -35,6 +35,7 @@ from ..prevalence import (
     Prevalence,
     frequencies,
 )
+from ..tensors import tensor_of
 from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch
 from .functional import (
     batch_and_terms,
@@ -105,13 +106,13 @@ class _Loss(nn.Module):
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
-            reference = frequencies(reference, "reference", prevalence.num_classes)
+            reference = tensor_of(frequencies(reference, "reference", prevalence.num_classes))
         self._reference = reference
         self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
         self.population_marginal: RunningMarginal | None = None
         self.evidence_marginal: RunningMarginal | None = None
         if isinstance(prevalence, Prevalence):
-            self._set_population(prevalence.start)
+            self._set_population(self.population)
             if prevalence.is_unknown:
                 self.population_marginal = RunningMarginal(decay=0.99)
                 self.population_marginal.prepare(prevalence.num_classes)
@@ -143,12 +144,12 @@ class _Loss(nn.Module):
         unlabelled rows. So π needs no optimizer. `rightloss.shift.joint_prevalence` returns an interval.
         """
         if isinstance(self._prevalence, MultilabelPrevalence):
-            return self._prevalence.population
+            return tensor_of(self._prevalence.population)
         if not isinstance(self._prevalence, Prevalence):
             raise ValueError("Expected classes for `population`, but the likelihood is a density: see `prevalence`.")
         marginal = self.population_marginal
         if marginal is None or int(marginal.steps) == 0:
-            return self._prevalence.start
+            return tensor_of(self._prevalence.start)
         return torch.softmax(marginal.log_average.double(), 0).cpu()
 
     def terms(self, like: Tensor) -> PriorTerms:

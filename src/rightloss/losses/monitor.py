@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..arrays import rows_of
 from ..likelihoods import Bernoulli, Categorical, Likelihood
-from ..log_probs import rows_of
 from ..prevalence import PrevalenceWarning
 from .batch import LabelledBatch, check_finite_rows, finding, full_precision
 from .gain import PriorTerms, at_reference

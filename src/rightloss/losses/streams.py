@@ -22,14 +22,15 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..arrays import rows_of
 from ..likelihoods import Likelihood
-from ..log_probs import rows_of
 from ..marginals import (
     MarginalState,
     MinibatchEstimate,
@@ -86,7 +87,7 @@ def check_unlabelled_evidence(evidence: float) -> float:
     return float(evidence)
 
 
-def evidence_decay(rows: int, population: Float[Tensor, " k"]) -> float:
+def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:
     """Return the decay of the running mean prediction: 0 if one minibatch has enough rows of each class."""
     return 1 - min(1.0, max(rows * float(population.min()) / SEEN, 1 / LONGEST))
 

@@ -18,11 +18,11 @@ from .decisions import expected_cost as expected_cost
 from .evaluate import evaluate as evaluate
 from .figures import Evaluation as Evaluation
 from .figures import Figure as Figure
-from .operating_point import OperatingPoint as OperatingPoint
-from .operating_point import operating_point as operating_point
 from .predictive_values import DecisionCurve as DecisionCurve
+from .predictive_values import OperatingPoint as OperatingPoint
 from .predictive_values import PredictiveValueCurve as PredictiveValueCurve
 from .predictive_values import decision_curve as decision_curve
+from .predictive_values import operating_point as operating_point
 from .predictive_values import predictive_value_curve as predictive_value_curve
 from .smooth_calibration import SmoothCalibrationCurve as SmoothCalibrationCurve
 from .smooth_calibration import smooth_calibration_curve as smooth_calibration_curve

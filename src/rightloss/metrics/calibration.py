@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 
 from ..arrays import checked_choice, checked_level, random_generator
 from ..solve import Quadratic, intercepts_for_mean, minimise
-from .one_vs_rest import Array, Scores, log_odds, scores, with_limits
+from .one_vs_rest import Array, log_odds, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int
 
 if TYPE_CHECKING:
@@ -104,28 +104,23 @@ def reliability_curve(
         >>> curve.predicted.round(3).tolist(), curve.observed.round(3).tolist()
         ([0.1, 0.8], [0.143, 0.333])
     """
-    level, width = checked_level(level), checked_choice(width, "width", ("equal-mass", "equal-width"))
-    bins = checked_int(bins, "bins", 1)
+    level, bins, stream = checked_level(level), checked_int(bins, "bins", 1), random_generator(generator)
+    even = checked_choice(width, "width", ("equal-mass", "equal-width")) == "equal-mass"
     found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
-    stream = random_generator(generator)
-    share = _mass_below(found) if width == "equal-mass" else found.to_bin
+    weights = found.sample.population_weights
+    mass = np.bincount(found.place, weights)
+    # of lower predictions, plus half of that of equal ones
+    share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
-    weight = np.bincount(index, found.weights)
-    predicted = np.bincount(index, found.weights * found.probability) / weight
+    weight = np.bincount(index, weights)
+    predicted = np.bincount(index, weights * found.probability) / weight
+
+    def observed(own: Array, rest: Array, pi: Array) -> Array:
+        return pi * own / (pi * own + (1 - pi) * rest)
+
     counts = found.in_bins(index, len(weight))
-    values = with_limits(_observed, counts, found.prevalence, found.positive, level, stream)
+    values = with_limits(observed, counts, found.sample.prevalence, found.positive, level, stream)
     return ReliabilityCurve(predicted, *values, weight, found.rate, level, found.positive)
-
-
-def _observed(own: Array, rest: Array, pi: Array) -> Array:
-    """Return the frequency of the positive class in a bin, from the fractions of it and of the rest in the bin."""
-    return pi * own / (pi * own + (1 - pi) * rest)
-
-
-def _mass_below(found: Scores) -> Array:
-    """Return, for each entry, the fraction of the population with lower predictions, plus half of that with equal ones."""
-    mass = np.bincount(found.place, found.weights)
-    return (np.cumsum(mass) - mass / 2)[found.place]
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,7 @@ class Recalibration:
         return log_likelihood, score, np.stack(curvature)
 
 
-def symmetric(triangle: Float64[np.ndarray, "t *b"]) -> Float64[np.ndarray, "p p *b"]:
+def symmetric(triangle: Float64[np.ndarray, t * b]) -> Float64[np.ndarray, "p p *b"]:
     """Return symmetric matrices from their upper triangles, by row."""
     size = math.isqrt(2 * len(triangle))
     upper = np.triu_indices(size)
@@ -213,8 +208,9 @@ def _every_16th(sample: Sample) -> Sample:
 
 
 def _maximise(sample: Sample, start: Recalibration) -> Recalibration | None:
-    """Maximise the log-likelihood, in units of θ in which the first curvature is 1; None if that does not converge."""
-    unit = 1 / np.sqrt(np.diag(_derivatives(sample, start).hessian).clip(np.finfo(np.float64).tiny))
+    """Maximise the log-likelihood, in units of θ in which all curvatures are about 1; None if that does not converge."""
+    pi = sample.prevalence.population
+    unit = 1 / np.sqrt(np.append(1 - pi.max(), pi[1:] * (1 - pi[1:])))
 
     def function(point: np.ndarray) -> Quadratic:
         at = _derivatives(sample, replace(start, theta=start.theta + unit * point))
@@ -300,10 +296,10 @@ def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
     k = sample.num_classes
     if k > MOST_CLASSES:
         return None, f"not fitted with more than {MOST_CLASSES} classes"
-    classes = (1,) if k == 2 else tuple(range(k))
+    classes, table = (1,) if k == 2 else tuple(range(k)), sample.log_probs.astype(np.float64, copy=False)
     shifts = []
     for positive in classes:
-        odds = sample.per_entry(log_odds(sample.log_probs, positive))
+        odds = sample.per_entry(log_odds(table, positive))
         shift = solve_shift(odds, sample.population_weights, float(sample.prevalence.population[positive]))
         if shift is None:
             return None, f"no single shift corrects the mean prediction of class {positive}: too many are almost certain"

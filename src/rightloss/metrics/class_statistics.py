@@ -36,18 +36,18 @@ class Ranking:
         positive: that class.
         order: entry indices from the lowest score to the highest `(m,)`.
         run: the run of equal scores of each position `(m,)`; None if no two are equal.
-        starts: the first position of each run `(r,)`.
+        starts: the first position of each run `(r,)`; None if no two are equal.
     """
 
     positive: int
     order: Int64[np.ndarray, " m"]
     run: Int64[np.ndarray, " m"] | None
-    starts: Int64[np.ndarray, " r"]
+    starts: Int64[np.ndarray, " r"] | None
 
-    def below(self, mass: Float64[np.ndarray, "m *b"]) -> Float64[np.ndarray, "m *b"]:
+    def below(self, mass: Float64[np.ndarray, m * b]) -> Float64[np.ndarray, m * b]:
         """Return, for each position, the mass at lower scores plus half of that at equal scores."""
         reached = mass.cumsum(0)
-        if self.run is None:
+        if self.run is None or self.starts is None:
             reached -= 0.5 * mass
             return reached
         at_end = reached[np.append(self.starts[1:], len(mass)) - 1]
@@ -121,6 +121,12 @@ class Statistics:
             - "slopes": E of its derivative in a_j
             - "confusion": P(decided d | class c)
             - "gaps": E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], of each class j and bin e
+
+            and for the whole sample only, the noise of the gaps in a correct model. It is computed from the model, not the
+            labels, because a bin without an example of the rare class has noise that the labels do not show:
+
+            - "squares": E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c]
+            - "products": E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c]
     """
 
     spec: MetricSpec
@@ -166,6 +172,7 @@ class Block:
     cells: Int64[np.ndarray, "j m"]
 
 
+@np.errstate(all="ignore")  # what has no fit says so
 def make_spec(sample: Sample, costs: Float64[np.ndarray, "k k"], bins: int, only: str | None = None) -> MetricSpec:
     """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts.
 
@@ -194,16 +201,17 @@ def rank(sample: Sample, positive: int) -> Ranking:
     order = np.argsort(score)
     ordered = score[order]
     new = np.append(True, ordered[1:] != ordered[:-1])
-    return Ranking(positive, order, None if new.all() else new.cumsum() - 1, np.flatnonzero(new))
+    runs = (None, None) if new.all() else (new.cumsum() - 1, np.flatnonzero(new))
+    return Ranking(positive, order, *runs)
 
 
 def _equal_weight_edges(sample: Sample, ranking: Ranking, bins: int) -> Float64[np.ndarray, " e"]:
     """Return the inner edges of the bins: a value is in bin ⌊bins · fraction of the population strictly below it⌋."""
-    weights = sample.population_weights[ranking.order]
-    below = (weights.cumsum() - weights)[ranking.starts]
+    weights, first = sample.population_weights[ranking.order], slice(None) if ranking.starts is None else ranking.starts
+    below = (weights.cumsum() - weights)[first]
     # a fraction that equals an edge up to rounding is on the edge
     opens = np.searchsorted(below, np.arange(1, bins) / bins - 1e-9)
-    entries = ranking.order[ranking.starts[opens[opens < len(below)]]]
+    entries = ranking.order[first][opens[opens < len(below)]]
     rows = entries if sample.rows is None else sample.rows[entries]
     edges = np.unique(sample.log_probs[rows, ranking.positive].astype(np.float64))
     return np.append(edges, np.full(bins - 1 - len(edges), np.inf))
@@ -242,20 +250,25 @@ def compute_statistics(
     `parts` are the sample's `blocks`, if they are known.
     """
     k, width = spec.num_classes, 1 if counts is None else counts.shape[1]
-    sizes = spec.fields | {"confusion": k, "gaps": len(spec.edges) * spec.bins}
+    cells = len(spec.edges) * spec.bins
+    sizes = spec.fields | {"confusion": k, "gaps": cells} | ({"squares": cells, "products": cells} if counts is None else {})
     sums, totals = {kind: np.zeros((k, size, width)) for kind, size in sizes.items()}, np.zeros((k, width))
     ends = np.cumsum(list(spec.fields.values()))[:-1]
+    weights = sample.prevalence.population / sample.effective_totals
     for block in blocks(sample, spec) if parts is None else parts:
         mass = _mass(sample, counts, block.entries)
         dense = dict(zip(spec.fields, np.split(block.dense @ mass, ends), strict=True))
         dense["confusion"] = sums_at(block.decided[None], None, k, mass)
-        dense["gaps"] = sums_at(block.cells, block.errors, sizes["gaps"], mass)
+        dense["gaps"] = sums_at(block.cells, block.errors, cells, mass)
+        if counts is None:
+            p, weight = block.probs[spec.binned], weights[spec.binned, None]
+            squares = (weights @ block.probs - weight * p) * p**2 + weight * p * (1 - p) ** 2
+            dense["squares"], dense["products"] = (sums_at(block.cells, each, cells, mass) for each in (squares, p * (1 - p)))
         for kind, each in dense.items():
             sums[kind][block.label] += each
-        totals[block.label] += mass.sum(0)
+        totals[block.label] += dense["confusion"].sum(0)  # so that a fraction of all is exactly 1
     areas = pairwise_areas(sample, spec.rankings, counts) if spec.rankings else np.full((k, k, 1), math.nan)
-    with np.errstate(invalid="ignore"):  # of a class without an example
-        means = {kind: each / totals[:, None] for kind, each in sums.items()}
+    means = {kind: each / totals[:, None] for kind, each in sums.items()}
     return Statistics(spec, sample.prevalence.population[:, None], totals, areas, means)
 
 

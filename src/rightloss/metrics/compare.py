@@ -7,9 +7,8 @@ influence of each example on the difference → `Comparison`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from .class_statistics import Statistics, make_spec
 from .confidence import Contrast, confidence_limits, value_of
 from .evaluate import checked_options, square_costs
 from .evaluation_inputs import EvaluationInputs, Key, Quantity, prepare
-from .figures import FIGURES, Formula, Gradient
+from .figures import FIGURES, GRADIENTS, ByFigure, Gradient, table_head
 from .intervals import ConfidenceLimits
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
@@ -68,7 +67,7 @@ class Difference:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(ByFigure[Difference]):
     """The result of `compare`: the difference of two models in every figure of `Evaluation`. Print it for a table.
 
     Each difference is an attribute, such as `comparison.auc`, and an item, `comparison["auc"]`.
@@ -94,33 +93,12 @@ class Comparison:
     intervals: str
     num_examples: tuple[float, ...]
     population: tuple[float, ...]
-
-    def __getattr__(self, name: str) -> Difference:
-        if name in FIGURES:
-            return self.differences[name]
-        raise AttributeError(f"A Comparison has no {name!r}: its figures are {', '.join(FIGURES)}.")
-
-    def __getitem__(self, name: str) -> Difference:
-        if name not in FIGURES:
-            raise KeyError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-        return self.differences[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.differences)
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and strings, for JSON or a data frame: `pandas.DataFrame(comparison.to_dict()).T`."""
-        return {name: dict(vars(difference)) for name, difference in self.differences.items()}
+    _field: ClassVar[str] = "differences"
 
     def __repr__(self) -> str:
-        share, counts = (
-            ", ".join(f"{each:.6g}" for each in values[:6]) + (", …" if len(values) > 6 else "")
-            for values in (self.population, self.num_examples)
-        )
         how = "" if self.intervals == "none" else f"; paired {self.level:.0%} intervals, {self.intervals}"
         width = max(len(FIGURES[name].words) for name in self)
-        lines = [f"At a population of [{share}], from [{counts}] examples{how}"]
-        lines.append(f"  {'':<{width}}  {'a':>9}  {'b':>9}  a − b")
+        lines = [table_head(self.population, self.num_examples, how), f"  {'':<{width}}  {'a':>9}  {'b':>9}  a − b"]
         lines += [
             f"  {FIGURES[name].words:<{width}}  {found.a:>9.4g}  {found.b:>9.4g}  {found}"
             for name, found in self.differences.items()
@@ -206,20 +184,20 @@ def _with_distances(inputs: EvaluationInputs) -> EvaluationInputs:
     quantities = {key: each for key, each in inputs.quantities.items() if key[1] is None}
     for name, formula in FIGURES.items():
         if formula.ideal is not None and (name, None) in quantities:
-            quantities[name, _DISTANCE] = _distance(formula)
+            quantities[name, _DISTANCE] = _distance(name)
     values = {key: float(each.compute(inputs.statistics)[0]) for key, each in quantities.items()}
     return replace(inputs, quantities=quantities, values=values)
 
 
-def _distance(formula: Formula) -> Quantity:
+def _distance(name: str) -> Quantity:
     """Return |figure − ideal|."""
+    compute, ideal = FIGURES[name].compute, FIGURES[name].ideal
 
     def above(s: Statistics) -> np.ndarray:
-        assert formula.ideal is not None
-        return formula.compute(s) - formula.ideal(s)
+        return compute(s) - (0.0 if ideal is None else ideal(s))
 
     def gradient(s: Statistics) -> Gradient:
-        return {kind: np.sign(above(s)) * each for kind, each in formula.gradient(s, None).items()}
+        return {kind: np.sign(above(s)) * each for kind, each in GRADIENTS[name](s, None).items()}
 
     return Quantity(lambda s: np.abs(above(s)), gradient)
 

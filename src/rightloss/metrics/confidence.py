@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .class_statistics import Statistics, blocks, compute_statistics, sums_at
+from .class_statistics import Statistics, blocks, compute_statistics
 from .decisions import best_decisions
 from .evaluation_inputs import EvaluationInputs, Key, influences
 from .figures import ANY, FIGURES, calibration_gaps
@@ -66,9 +66,8 @@ class Contrast:
     def computed(self, statistics: Sequence[Statistics], width: int) -> Float64[np.ndarray, "f b"]:
         """Compute all quantities in each of `width` resamples."""
         pairs = list(zip(self.models, statistics, strict=True))
-        with np.errstate(all="ignore"):  # a resample may lack what a figure divides by
-            rows = [[np.broadcast_to(m.quantities[key].compute(s), width) for m, s in pairs] for key in self.keys]
-            return np.stack([_subtracted(row) for row in rows])
+        rows = [[np.broadcast_to(m.quantities[key].compute(s), width) for m, s in pairs] for key in self.keys]
+        return np.stack([_subtracted(row) for row in rows])
 
 
 def value_of(inputs: EvaluationInputs, key: Key) -> float:
@@ -83,10 +82,12 @@ def _subtracted(values: Sequence[np.ndarray]) -> np.ndarray:
         return values[0]
     a, b = values
     with np.errstate(invalid="ignore"):
-        same = np.abs(a - b) <= _ROUNDING * (np.abs(a) + np.abs(b))
-        return np.where(same & np.isfinite(a), 0.0, a - b)
+        difference = a - b
+        same = (np.abs(difference) <= _ROUNDING * (np.abs(a) + np.abs(b))) & np.isfinite(difference)
+        return np.where(same, 0.0, difference)
 
 
+@np.errstate(all="ignore")  # a resample may lack what a figure divides by
 def confidence_limits(
     of: Contrast, bootstrap: bool, level: float, draws: int, generator: np.random.Generator
 ) -> dict[Key, ConfidenceLimits]:
@@ -110,7 +111,7 @@ def _by_resampling(
     of: Contrast, added: dict[Key, Influence], level: float, draws: int, generator: np.random.Generator
 ) -> dict[Key, ConfidenceLimits]:
     """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
-    sample, prevalence = of.first.sample, of.first.sample.prevalence
+    prevalence = of.first.sample.prevalence
     parts = [list(blocks(model.sample, model.spec)) for model in of.models]
     numbers = max(sum(each[..., 0].size for each in model.statistics.means.values()) for model in of.models)
     found, found_moved = [], []
@@ -238,9 +239,8 @@ def _worth(inputs: EvaluationInputs) -> Float64[np.ndarray, " k"]:
         return totals
     shares = inputs.statistics.confusion[..., 0]
     gaps = np.eye(len(totals))[_decided(inputs)] - shares[sample.labels]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.bincount(sample.labels, sample.votes**2 * (gaps**2).sum(1), len(totals)) / totals**2
-        worth = np.minimum((shares * (1 - shares)).sum(1) / variance, totals)
+    variance = np.bincount(sample.labels, sample.votes**2 * (gaps**2).sum(1), len(totals)) / totals**2
+    worth = np.minimum((shares * (1 - shares)).sum(1) / variance, totals)
     return np.where(variance > 0, worth, sample.effective_totals)
 
 
@@ -263,22 +263,14 @@ def _calibration_error_limits(
 def _calibration_noise(inputs: EvaluationInputs) -> Float64[np.ndarray, " je"]:
     """Return the standard error of each bin's gap for a correct model.
 
-    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). Its mean squares are E[Σ_c (π_c/n_c) p_c (p_j − 1{c = j})²] over the
-    population, from the model instead of the labels, because a bin without an example of the rare class has noise that the
-    labels do not show. A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j and, together, for the rest.
-    Treating the rest together is exact for two classes, and slightly too large for more.
+    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j
+    and, together, for the rest. Treating the rest together is exact for two classes, and slightly too large for more.
     """
-    sample, spec = inputs.sample, inputs.spec
-    every, own = sample.effective_totals, spec.binned
-    weights = sample.prevalence.population / every
-    squares, products = np.zeros((2, spec.edges.shape[0] * spec.bins))
-    for block in blocks(sample, spec):
-        p, weight, mass = block.probs[own], weights[own, None], sample.population_weights[block.entries, None]
-        square = (weights @ block.probs - weight * p) * p**2 + weight * p * (1 - p) ** 2
-        squares += sums_at(block.cells, square, len(squares), mass)[:, 0]
-        products += sums_at(block.cells, p * (1 - p), len(squares), mass)[:, 0]
-    per_example = 1 / every[own] + 1 / (every.sum() - every[own])
-    return np.sqrt(np.maximum(squares - products**2 * np.repeat(per_example, spec.bins), 0))
+    squares, products = (inputs.statistics.at_population(kind)[:, 0] for kind in ("squares", "products"))
+    every = inputs.sample.effective_totals
+    totals = every[inputs.spec.binned]
+    per_example = 1 / totals + 1 / (every.sum() - totals)
+    return np.sqrt(np.maximum(squares - products**2 * np.repeat(per_example, inputs.spec.bins), 0))
 
 
 def _qualified(
@@ -319,8 +311,7 @@ def _with_unseen(inputs: EvaluationInputs, examples: Int64[np.ndarray, " k"], le
     """
     s, sample = inputs.statistics, inputs.sample
     confusion, areas = s.confusion, s.areas
-    with np.errstate(invalid="ignore"):
-        worth = examples * np.nan_to_num(sample.effective_totals / sample.totals)
+    worth = examples * np.nan_to_num(sample.effective_totals / sample.totals)
     share = unseen_share(worth, level)[:, None, None]
     alike = ((confusion == 1) | (confusion == 0)).all(1, keepdims=True)
     moved = np.where(alike, np.where(confusion == 1, 1 - share, share / max(1, len(worth) - 1)), confusion)

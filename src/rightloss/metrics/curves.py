@@ -201,45 +201,38 @@ def probability_histogram(
         >>> probability_histogram(log_probs, y, bins=2).share.tolist()  # a row per true class
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    checked_choice(scale, "scale", ("probability", "log-odds"))
-    classes = num_classes_of(log_probs)
-    found = scores(
-        log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class", ignore_index=ignore_index
-    )
+    scale, classes = checked_choice(scale, "scale", ("probability", "log-odds")), num_classes_of(log_probs, target)
+    even = np.full(classes, 1 / classes)
+    found = scores(log_probs, target, even, positive, "a histogram by class", ignore_index=ignore_index)
     values = found.to_bin if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    size = len(edges) - 1
-    count = np.bincount(found.labels * size + index, found.votes, classes * size).reshape(classes, size)
-    return ProbabilityHistogram(edges, count / found.totals[:, None], scale, found.positive)
+    return ProbabilityHistogram(edges, found.in_bins(index, len(edges) - 1).shares.T, scale, found.positive)
 
 
 def _rates(found: Scores) -> tuple[Array, Array, Array]:
     """Return FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
     lowest = np.full(found.place.max() + 1, np.inf)
     np.minimum.at(lowest, found.place, found.probability)
-    own = found.labels == found.positive
-    true, false = (np.append(0.0, np.bincount(found.place, found.weights * each)[::-1].cumsum()) for each in (own, ~own))
+    own, weights = found.is_positive, found.sample.population_weights
+    true, false = (np.append(0.0, np.bincount(found.place, weights * each)[::-1].cumsum()) for each in (own, ~own))
     return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
 
 
 def _area_limits(found: Scores, fpr: Array, tpr: Array, auc: float, level: float) -> tuple[float, float]:
     """Return limits of the area on the scale of log-odds; NaN if a class is in a single group, or has a single row."""
-    own = found.labels == found.positive
+    own, sample = found.is_positive, found.sample
     at = len(fpr) - 1 - found.place  # the curve's point at which an entry is called positive
     placed = np.where(own, 1 - (fpr[at] + fpr[at - 1]) / 2, (tpr[at] + tpr[at - 1]) / 2)
-    moves = (placed - auc) * found.weights
-    for each in (own, ~own):
-        moves[each] /= found.weights[each].sum()
+    moves = (placed - auc) * sample.population_weights / np.where(own, found.rate, 1 - found.rate)
     groups = np.arange(len(moves)) if found.groups is None else found.groups
-    sizes = [len(np.unique(groups[found.labels == c])) for c in range(len(found.totals))]
+    sizes = [len(np.unique(groups[sample.labels == c])) for c in range(sample.num_classes)]
     if min(sizes) < 2:
         return math.nan, math.nan
     if auc in (0.0, 1.0):  # no resample can change it
         unseen = float(unseen_share(min(sizes), level))
         return (1 - unseen, 1.0) if auc else (0.0, unseen)
-    sums = np.bincount(groups, moves)
-    count = len(np.unique(groups))
+    sums, count = np.bincount(groups, moves), len(np.unique(groups))
     return normal_interval(auc, math.sqrt(sums @ sums * count / (count - 1)), level, (0.0, 1.0))
 
 

@@ -31,21 +31,7 @@ _MOST_RESAMPLED = 50_000
 @overload
 def evaluate(log_probs: Predictions, target: Numbers, prevalence: FindingMix, **options: Any) -> ByFinding[Evaluation]: ...
 @overload
-def evaluate(
-    log_probs: Predictions,
-    target: Numbers,
-    prevalence: Mix,
-    *,
-    costs: Numbers | None = None,
-    threshold: float | None = None,
-    groups: Numbers | None = None,
-    intervals: Literal["auto", "bootstrap", "analytic"] | None = "auto",
-    level: float = 0.95,
-    draws: int = 1000,
-    bins: int = 15,
-    generator: Any = None,
-    ignore_index: int = IGNORED,
-) -> Evaluation: ...
+def evaluate(log_probs: Predictions, target: Numbers, prevalence: Mix, **options: Any) -> Evaluation: ...
 def evaluate(  # type: ignore[misc]  # the options of both are the same
     log_probs: Predictions,
     target: Numbers,
@@ -138,12 +124,12 @@ def _evaluation(
     how = _interval_method(intervals, inputs)
     limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, stream)
     return Evaluation(
-        **{name: _figure(inputs, limits, name) for name in FIGURES},
-        level=level,
-        intervals=how,
-        num_examples=tuple(sample.totals.tolist()),
-        population=tuple(sample.prevalence.population.tolist()),
-        cost_unit=_cost_unit(costs, threshold),
+        {name: _figure(inputs, limits, name) for name in FIGURES},
+        level,
+        how,
+        tuple(sample.totals.tolist()),
+        tuple(sample.prevalence.population.tolist()),
+        _cost_unit(costs, threshold),
     )
 
 

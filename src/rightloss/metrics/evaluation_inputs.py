@@ -20,7 +20,7 @@ from .class_statistics import (
     blocks,
     compute_statistics,
 )
-from .figures import FIGURES, Formula, Gradient
+from .figures import FIGURES, GRADIENTS, Gradient
 from .intervals import Design, Influence, InfluenceSum, design_of
 from .sample import Sample
 
@@ -64,6 +64,7 @@ class EvaluationInputs:
         return self.statistics.spec
 
 
+@np.errstate(all="ignore")  # what divides by 0 is reported as undefined
 def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
     """Return the statistics of a sample, and the values of all defined figures, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)
@@ -73,18 +74,18 @@ def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> Evalua
         if only not in (None, name):
             continue
         if name not in reasons:
-            quantities[name, None] = _quantity(formula, None)
+            quantities[name, None] = _quantity(name, None)
         if formula.by_class is not None and (name not in reasons or name in lacking) and 2 < k <= MOST_CLASSES_SHOWN:
-            quantities |= {(name, j): _quantity(formula, j) for j in range(k) if j not in lacking.get(name, ())}
+            quantities |= {(name, j): _quantity(name, j) for j in range(k) if j not in lacking.get(name, ())}
     values = {key: float(each.compute(statistics)[0]) for key, each in quantities.items()}
     impossible = int(np.isneginf(sample.own_log_probs).sum())
     return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
 
 
-def _quantity(formula: Formula, j: int | None) -> Quantity:
-    by_class = formula.by_class
-    compute = formula.compute if j is None or by_class is None else lambda s: by_class(s)[j]
-    return Quantity(compute, lambda s: formula.gradient(s, j))
+def _quantity(name: str, j: int | None) -> Quantity:
+    by_class = FIGURES[name].by_class
+    compute = FIGURES[name].compute if j is None or by_class is None else lambda s: by_class(s)[j]
+    return Quantity(compute, lambda s: GRADIENTS[name](s, j))
 
 
 def _undefined(sample: Sample, statistics: Statistics) -> tuple[dict[str, str], dict[str, list[int]]]:
@@ -172,9 +173,7 @@ class _Gradients:
         return set(np.flatnonzero(self.confusion[number].any(1) | of_all).tolist())
 
 
-def influences(
-    models: Sequence[EvaluationInputs], keys: Sequence[Key]
-) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
+def influences(models: Sequence[EvaluationInputs], keys: Sequence[Key]) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
     """Return the summed influences on each quantity, and the classes that the quantity depends on.
 
     For two models, with predictions of the same entries, the influence is that on the first minus that on the second.

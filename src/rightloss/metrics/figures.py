@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from scipy.special import logit
@@ -61,22 +61,22 @@ def balanced_accuracy(s: Statistics) -> np.ndarray:
 
 def tpr(s: Statistics) -> np.ndarray:
     """Sensitivity: the fraction of a class that is found."""
-    return s.confusion[1, 1] if s.num_classes == 2 else tpr_by_class(s).mean(0)
+    return _of_one_or_mean(tpr_by_class(s))
 
 
 def tnr(s: Statistics) -> np.ndarray:
     """Specificity: the fraction of examples not of a class that are not assigned to it."""
-    return s.confusion[0, 0] if s.num_classes == 2 else tnr_by_class(s).mean(0)
+    return _of_one_or_mean(tnr_by_class(s))
 
 
 def ppv(s: Statistics) -> np.ndarray:
     """Precision: the fraction of examples assigned to a class that are of it."""
-    return ppv_by_class(s)[1] if s.num_classes == 2 else ppv_by_class(s).mean(0)
+    return _of_one_or_mean(ppv_by_class(s))
 
 
 def npv(s: Statistics) -> np.ndarray:
     """The fraction of examples not assigned to a class that are not of it."""
-    return npv_by_class(s)[1] if s.num_classes == 2 else npv_by_class(s).mean(0)
+    return _of_one_or_mean(npv_by_class(s))
 
 
 def tpr_by_class(s: Statistics) -> np.ndarray:
@@ -133,9 +133,8 @@ def calibration_slope(s: Statistics) -> np.ndarray:
 
     In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN if H is singular.
     """
-    fit = s.spec.recalibration
+    fit, curvature = s.spec.recalibration, _curvature(s)
     assert fit is not None
-    curvature = np.moveaxis(symmetric(s.at_population("curvature")), -1, 0)
     singular = np.linalg.slogdet(curvature)[0] == 0
     curvature[singular] = np.eye(curvature.shape[1])
     step = np.linalg.solve(curvature, s.at_population("score").T[..., None])[:, 0, 0]
@@ -169,9 +168,19 @@ def net_benefit(s: Statistics) -> np.ndarray:
     return s.population[1] * s.confusion[1, 1] - s.population[0] * s.confusion[0, 1] * _price(s)
 
 
+def _curvature(s: Statistics) -> np.ndarray:
+    """The curvature of the recalibration's log-likelihood at π, (b, p, p)."""
+    return np.moveaxis(symmetric(s.at_population("curvature")), -1, 0)
+
+
 def _of_always_the_mix(s: Statistics) -> np.ndarray:
     """Σ_c π_c log π_c: the expected log-likelihood of always answering π."""
     return (s.population * np.log(s.population)).sum(0)
+
+
+def _of_one_or_mean(by_class: np.ndarray) -> np.ndarray:
+    """The figure of class 1 of two, or the mean over the classes."""
+    return by_class[1] if len(by_class) == 2 else by_class.mean(0)
 
 
 def _expected(s: Statistics, table: np.ndarray) -> np.ndarray:
@@ -196,7 +205,8 @@ def _price(s: Statistics) -> float:
 
 def _not_said_and_not_of(s: Statistics) -> np.ndarray:
     """Σ_{c≠k} π_c (1 − C[c, k])."""
-    return (s.population[:, None] * _except_own(s)[:, :, None] * (1 - s.confusion)).sum(0)
+    own = np.eye(s.num_classes, dtype=bool)[:, :, None]
+    return np.where(own, 0.0, s.population[:, None] * (1 - s.confusion)).sum(0)
 
 
 def _not_said(s: Statistics) -> np.ndarray:
@@ -209,41 +219,6 @@ def _others(s: Statistics) -> np.ndarray:
     return _except_own(s) @ s.population
 
 
-# The derivative of each figure, at one sample (b = 1), by the statistics that it depends on: of a kind in `Statistics.means`,
-# for its mean over the population; of "confusion" C[c, d], "areas" A[k, c] and "totals" n_c, for each.
-Gradient = dict[str, np.ndarray]
-
-
-def _by_column(s: Statistics, j: int | None, by_class: np.ndarray) -> Gradient:
-    """Return the gradient of class j's figure, or of their mean, from that of each figure in its own column of C `(k, k)`."""
-    if j is None and s.num_classes > 2:
-        return {"confusion": by_class / s.num_classes}
-    return {"confusion": by_class * (np.arange(s.num_classes) == (1 if j is None else j))}
-
-
-def _by_class(s: Statistics, j: int | None, kind: str, value: np.ndarray) -> Gradient:
-    """Return the gradient of class j's figure, or the last's, which depends on one mean of that kind."""
-    return {kind: np.where(np.arange(len(value)) == (len(value) - 1 if j is None else j), value, 0.0)}
-
-
-def _gradient_of_accuracy(s: Statistics) -> Gradient:
-    total = s.totals.sum()
-    right = np.nan_to_num(tpr_by_class(s)[:, 0])
-    return {"confusion": np.diag(s.totals[:, 0] / total), "totals": (right - accuracy(s)) / total}
-
-
-def _gradient_of_auc(s: Statistics) -> np.ndarray:
-    if s.num_classes == 2:
-        return np.array([[0.0, 0.0], [1.0, 0.0]])
-    return s.population[:, 0] * _except_own(s) / _others(s) / s.num_classes
-
-
-def _gradient_of_slope(s: Statistics) -> Gradient:
-    fit = s.spec.recalibration
-    assert fit is not None
-    return {"score": np.linalg.inv(symmetric(s.at_population("curvature"))[..., 0])[0] / fit.scale}
-
-
 ANY, UNIT, POSITIVE = (-math.inf, math.inf), (0.0, 1.0), (0.0, math.inf)
 
 
@@ -253,7 +228,6 @@ class Formula:
 
     Attributes:
         compute: the formula.
-        gradient: its derivative; of figures by class, for one class, or for None of the figure itself.
         words: its name.
         bounds: its range.
         of_decisions: whether it depends only on the decisions.
@@ -263,7 +237,6 @@ class Formula:
     """
 
     compute: Callable[[Statistics], np.ndarray]
-    gradient: Callable[[Statistics, int | None], Gradient]
     words: str
     bounds: tuple[float, float] = ANY
     of_decisions: bool = False
@@ -273,110 +246,119 @@ class Formula:
 
 
 FIGURES: dict[str, Formula] = {
-    "expected_log_likelihood": Formula(
-        expected_log_likelihood, lambda s, j: {"log_likelihood": np.ones(1)}, "expected log-likelihood", (-math.inf, 0.0)
-    ),
-    "skill": Formula(
-        skill,
-        lambda s, j: {"log_likelihood": -1 / _of_always_the_mix(s)},
-        "skill against always answering the prevalence",
-        (-math.inf, 1.0),
-    ),
-    "brier": Formula(brier, lambda s, j: {"brier": np.ones(1)}, "Brier score", POSITIVE, better="lower"),
+    "expected_log_likelihood": Formula(expected_log_likelihood, "expected log-likelihood", (-math.inf, 0.0)),
+    "skill": Formula(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
+    "brier": Formula(brier, "Brier score", POSITIVE, better="lower"),
     "mean_prediction": Formula(
-        mean_prediction,
-        lambda s, j: _by_class(s, j, "probs", np.ones(s.spec.fields["probs"])),
-        "mean prediction of the last class",
-        UNIT,
-        by_class=mean_prediction_by_class,
-        better="nearer",
+        mean_prediction, "mean prediction of the last class", UNIT, False, mean_prediction_by_class, "nearer",
         ideal=lambda s: s.population[-1],
     ),
-    "accuracy": Formula(accuracy, lambda s, j: _gradient_of_accuracy(s), "accuracy in the sample", UNIT, True),
-    "weighted_accuracy": Formula(
-        weighted_accuracy, lambda s, j: {"confusion": np.diag(s.population[:, 0])}, "accuracy in the population", UNIT, True
-    ),
-    "balanced_accuracy": Formula(
-        balanced_accuracy, lambda s, j: {"confusion": np.eye(s.num_classes) / s.num_classes}, "balanced accuracy", UNIT, True
-    ),
-    "ppv": Formula(
-        ppv,
-        lambda s, j: _by_column(
-            s, j, s.population * (np.eye(s.num_classes) - ppv_by_class(s)[:, 0]) / s.at_population("confusion")[:, 0]
-        ),
-        "positive predictive value",
-        UNIT,
-        True,
-        ppv_by_class,
-    ),
-    "npv": Formula(
-        npv,
-        lambda s, j: _by_column(s, j, s.population * (npv_by_class(s)[:, 0] - _except_own(s)) / _not_said(s)[:, 0]),
-        "negative predictive value",
-        UNIT,
-        True,
-        npv_by_class,
-    ),
-    "tpr": Formula(
-        tpr,
-        lambda s, j: _by_column(s, j, np.eye(s.num_classes)),
-        "true positive rate (sensitivity)",
-        UNIT,
-        True,
-        tpr_by_class,
-    ),
-    "tnr": Formula(
-        tnr,
-        lambda s, j: _by_column(s, j, -s.population * _except_own(s) / _others(s)[:, 0]),
-        "true negative rate (specificity)",
-        UNIT,
-        True,
-        tnr_by_class,
-    ),
-    "auc": Formula(auc, lambda s, j: {"areas": _gradient_of_auc(s)}, "area under the ROC curve", UNIT),
-    "auc_pairwise": Formula(
-        auc_pairwise,
-        lambda s, j: {"areas": np.full((s.num_classes,) * 2, 1 / (s.num_classes * (s.num_classes - 1)))},
-        "the same, mean over pairs of classes",
-        UNIT,
-    ),
-    "off_by_one": Formula(
-        off_by_one, lambda s, j: {"confusion": s.population * _neighbours(s)}, "within one class of the truth", UNIT, True
-    ),
-    "calibration_error": Formula(
-        calibration_error,
-        lambda s, j: {"gaps": np.sign(calibration_gaps(s)[:, 0]) / len(s.spec.edges)},
-        "calibration error",
-        POSITIVE,
-        better="lower",
-    ),
-    "calibration_slope": Formula(
-        calibration_slope, lambda s, j: _gradient_of_slope(s), "calibration slope", better="nearer", ideal=lambda s: 1.0
-    ),
+    "accuracy": Formula(accuracy, "accuracy in the sample", UNIT, True),
+    "weighted_accuracy": Formula(weighted_accuracy, "accuracy in the population", UNIT, True),
+    "balanced_accuracy": Formula(balanced_accuracy, "balanced accuracy", UNIT, True),
+    "ppv": Formula(ppv, "positive predictive value", UNIT, True, ppv_by_class),
+    "npv": Formula(npv, "negative predictive value", UNIT, True, npv_by_class),
+    "tpr": Formula(tpr, "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
+    "tnr": Formula(tnr, "true negative rate (specificity)", UNIT, True, tnr_by_class),
+    "auc": Formula(auc, "area under the ROC curve", UNIT),
+    "auc_pairwise": Formula(auc_pairwise, "the same, mean over pairs of classes", UNIT),
+    "off_by_one": Formula(off_by_one, "within one class of the truth", UNIT, True),
+    "calibration_error": Formula(calibration_error, "calibration error", POSITIVE, better="lower"),
+    "calibration_slope": Formula(calibration_slope, "calibration slope", better="nearer", ideal=lambda s: 1.0),
     "calibration_intercept": Formula(
-        calibration_intercept,
-        lambda s, j: _by_class(s, j, "shifted", -1 / s.at_population("slopes")[:, 0]),
-        "calibration intercept of the last class",
-        by_class=calibration_intercept_by_class,
-        better="nearer",
+        calibration_intercept, "calibration intercept of the last class", ANY, False, calibration_intercept_by_class, "nearer",
         ideal=lambda s: 0.0,
     ),
-    "expected_cost": Formula(
-        expected_cost,
-        lambda s, j: {"confusion": s.population * s.spec.costs},
-        "expected cost of the decisions",
-        ANY,
-        True,
-        better="lower",
+    "expected_cost": Formula(expected_cost, "expected cost of the decisions", ANY, True, better="lower"),
+    "net_benefit": Formula(net_benefit, "net benefit", ANY, True),
+}  # fmt: skip
+
+# The derivative of a figure, at one sample (b = 1), by the statistics that it depends on: of a kind in `Statistics.means`, for
+# its mean over the population; of "confusion" C[c, d], "areas" A[k, c] and "totals" n_c, for each.
+Gradient = dict[str, np.ndarray]
+
+# For figures by class, j is the class, and None the figure of class 1 of two, of the last class, or the mean over the classes.
+GRADIENTS: dict[str, Callable[[Statistics, int | None], Gradient]] = {
+    "expected_log_likelihood": lambda s, j: {"log_likelihood": np.ones(1)},
+    "skill": lambda s, j: {"log_likelihood": -1 / _of_always_the_mix(s)},
+    "brier": lambda s, j: {"brier": np.ones(1)},
+    "mean_prediction": lambda s, j: {"probs": _only(j, np.ones(s.spec.fields["probs"]))},
+    "accuracy": lambda s, j: {
+        "confusion": np.diag(s.totals[:, 0] / s.totals.sum()),
+        "totals": (np.nan_to_num(tpr_by_class(s)[:, 0]) - accuracy(s)) / s.totals.sum(),
+    },
+    "weighted_accuracy": lambda s, j: {"confusion": np.diag(s.population[:, 0])},
+    "balanced_accuracy": lambda s, j: {"confusion": np.eye(s.num_classes) / s.num_classes},
+    "ppv": lambda s, j: _column(
+        j, s.population * (np.eye(s.num_classes) - ppv_by_class(s)[:, 0]) / s.at_population("confusion")[:, 0]
     ),
-    "net_benefit": Formula(
-        net_benefit,
-        lambda s, j: {"confusion": s.population * [[0.0, -_price(s)], [0.0, 1.0]]},
-        "net benefit",
-        ANY,
-        True,
-    ),
+    "npv": lambda s, j: _column(j, s.population * (npv_by_class(s)[:, 0] - _except_own(s)) / _not_said(s)[:, 0]),
+    "tpr": lambda s, j: _column(j, np.eye(s.num_classes)),
+    "tnr": lambda s, j: _column(j, -s.population * _except_own(s) / _others(s)[:, 0]),
+    "auc": lambda s, j: {"areas": s.population[:, 0] * _except_own(s) / _others(s) / s.num_classes},
+    "auc_pairwise": lambda s, j: {"areas": _except_own(s) / (s.num_classes * (s.num_classes - 1))},
+    "off_by_one": lambda s, j: {"confusion": s.population * _neighbours(s)},
+    "calibration_error": lambda s, j: {"gaps": np.sign(calibration_gaps(s)[:, 0]) / len(s.spec.edges)},
+    "calibration_slope": lambda s, j: {"score": _slope_gradient(s)},
+    "calibration_intercept": lambda s, j: {"shifted": _only(j, -1 / s.at_population("slopes")[:, 0])},
+    "expected_cost": lambda s, j: {"confusion": s.population * s.spec.costs},
+    "net_benefit": lambda s, j: {"confusion": s.population * [[0.0, -_price(s)], [0.0, 1.0]]},
 }
+
+
+def _only(j: int | None, values: np.ndarray) -> np.ndarray:
+    """Return the values with zeros for all classes but j, or the last."""
+    return np.where(np.arange(len(values)) == (len(values) - 1 if j is None else j), values, 0.0)
+
+
+def _slope_gradient(s: Statistics) -> np.ndarray:
+    assert s.spec.recalibration is not None
+    row: np.ndarray = np.linalg.inv(_curvature(s)[0])[0] / s.spec.recalibration.scale
+    return row
+
+
+def _column(j: int | None, by_class: np.ndarray) -> Gradient:
+    """Return the gradient in C of class j's figure, from those of all classes' figures, each in its own column of C."""
+    k = len(by_class)
+    if j is None and k > 2:
+        return {"confusion": by_class / k}
+    return {"confusion": by_class * (np.arange(k) == (1 if j is None else j))}
+
+
+Found = TypeVar("Found")
+
+
+class ByFigure(Generic[Found]):
+    """Results by the name of a figure: each is an attribute and an item."""
+
+    _field: ClassVar[str]  # the attribute that has all of them
+
+    def __getattr__(self, name: str) -> Found:
+        if name not in FIGURES:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}: its figures are {', '.join(FIGURES)}.")
+        return self[name]
+
+    def __getitem__(self, name: str) -> Found:
+        if name not in FIGURES:
+            raise KeyError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
+        found: Found = vars(self)[self._field][name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FIGURES)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain numbers and strings, for JSON or a data frame: `pandas.DataFrame(found.to_dict()).T`."""
+        return {name: {key: each for key, each in vars(self[name]).items() if key != "by_class"} for name in self}
+
+
+def table_head(population: tuple[float, ...], num_examples: tuple[float, ...], how: str) -> str:
+    """Return the first line of a table of figures."""
+    share, counts = (
+        ", ".join(f"{each:{form}}" for each in values[:6]) + ", …" * (len(values) > 6)
+        for form, values in ((".4g", population), ("g", num_examples))
+    )
+    return f"At a population of [{share}], from [{counts}] examples{how}"
 
 
 @dataclass(frozen=True)
@@ -415,8 +397,10 @@ class Figure:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(ByFigure[Figure]):
     """The result of `evaluate`: every figure at one prevalence. Print it for a table.
+
+    Each figure is an attribute, such as `found.auc`, and an item, `found["auc"]`.
 
     Examples:
         >>> import numpy as np
@@ -447,6 +431,7 @@ class Evaluation:
             above 0 if its probabilities are too low.
         expected_cost: expected cost per decision, in `cost_unit`.
         net_benefit: true positives per person, minus false ones at their cost.
+        figures: a dict of all of these.
         level: the level of the intervals.
         intervals: the method of the intervals: "bootstrap", "analytic" or "none".
         num_examples: the number of examples of each class; votes count as fractions.
@@ -454,53 +439,19 @@ class Evaluation:
         cost_unit: the unit of `expected_cost`, as text.
     """
 
-    expected_log_likelihood: Figure
-    skill: Figure
-    brier: Figure
-    mean_prediction: Figure
-    accuracy: Figure
-    weighted_accuracy: Figure
-    balanced_accuracy: Figure
-    ppv: Figure
-    npv: Figure
-    tpr: Figure
-    tnr: Figure
-    auc: Figure
-    auc_pairwise: Figure
-    off_by_one: Figure
-    calibration_error: Figure
-    calibration_slope: Figure
-    calibration_intercept: Figure
-    expected_cost: Figure
-    net_benefit: Figure
+    figures: dict[str, Figure]
     level: float
     intervals: str
     num_examples: tuple[float, ...]
     population: tuple[float, ...]
     cost_unit: str = ""
-
-    def __getitem__(self, name: str) -> Figure:
-        if name not in FIGURES:
-            raise KeyError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-        figure: Figure = getattr(self, name)
-        return figure
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FIGURES)
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and strings, for JSON or a data frame: `pandas.DataFrame(evaluation.to_dict()).T`."""
-        figures = {name: self[name] for name in FIGURES}
-        return {name: {"value": f.value, "low": f.low, "high": f.high, "reason": f.reason} for name, f in figures.items()}
+    _field: ClassVar[str] = "figures"
 
     def __repr__(self) -> str:
-        share = ", ".join(f"{value:.4g}" for value in self.population[:6]) + (", …" if len(self.population) > 6 else "")
-        counts = ", ".join(f"{value:g}" for value in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
         how = "" if self.intervals == "none" else f"; {self.level:.0%} intervals, {self.intervals}"
-        lines = [f"At a population of [{share}], from [{counts}] examples{how}"]
         words = {name: kind.words for name, kind in FIGURES.items()}
         if self.cost_unit:
             words["expected_cost"] = f"expected cost per decision ({self.cost_unit})"
         width = max(map(len, words.values()))
-        lines += [f"  {words[name]:<{width}}  {self[name]}" for name in FIGURES]
-        return "\n".join(lines)
+        lines = [f"  {words[name]:<{width}}  {self[name]}" for name in self]
+        return "\n".join([table_head(self.population, self.num_examples, how), *lines])

@@ -134,23 +134,20 @@ def design_of(sample: Sample) -> Design:
     return Design(clusters, np.where(lonely, k, rarest))
 
 
-def resamples(
-    design: Design, draws: int, numbers: int, generator: np.random.Generator
-) -> Iterator[Float64[np.ndarray, "m b"]]:
+def resamples(design: Design, draws: int, numbers: int, generator: np.random.Generator) -> Iterator[Float64[np.ndarray, "m b"]]:
     """Yield the counts of each entry in `draws` resamples, as many at a time as memory allows.
 
-    A resample needs memory for its counts and for `numbers` more numbers.
+    A resample needs memory for its counts and for `numbers` more numbers. How many come at a time does not change them.
     """
-    strata = [np.flatnonzero(design.strata == stratum) for stratum in np.unique(design.strata)]
-    entries = len(design.strata) if design.clusters is None else len(design.clusters)
-    step = max(1, min(draws, _ENTRIES // max(entries, numbers)))
+    groups, order = len(design.strata), np.argsort(design.strata, kind="stable")
+    _, stratum, sizes = np.unique(design.strata[order], return_inverse=True, return_counts=True)
+    first, size = (sizes.cumsum() - sizes)[stratum], sizes[stratum]
+    step = max(1, _ENTRIES // max(groups if design.clusters is None else len(design.clusters), numbers))
     for start in range(0, draws, step):
         b = min(step, draws - start)
-        counts = np.empty((len(design.strata), b))
-        for members in strata:
-            n = len(members)
-            drawn = generator.integers(n, size=(n, b)) * b + np.arange(b)
-            counts[members] = np.bincount(drawn.ravel(), minlength=n * b).reshape(n, b)
+        drawn = first + (generator.random((b, groups)) * size).astype(np.int64) + groups * np.arange(b)[:, None]
+        counts = np.empty((groups, b))
+        counts[order] = np.bincount(drawn.ravel(), minlength=b * groups).reshape(b, groups).T
         yield counts if design.clusters is None else counts[design.clusters]
 
 

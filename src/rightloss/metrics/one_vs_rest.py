@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit as expit
 from scipy.special import logit as logit
 
-from ..arrays import array_of, array_or_tensor, logsumexp
+from ..arrays import array_of, logsumexp
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of, refuse_findings, refuse_multi_hot
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample, num_classes_of, refuse_findings
 
 Array = NDArray[np.float64]
 
@@ -25,39 +27,46 @@ _DRAWS = 4000  # gives a Monte Carlo error of a 95 % limit of 4 % of the estimat
 
 @dataclass(frozen=True)
 class Scores:
-    """Predictions of one class against the rest. m entries, K classes.
+    """Predictions of one class, `positive`, against the rest."""
 
-    Attributes:
-        probability: p(positive|x) `(m,)`, as exact as the predictions' own dtype.
-        odds: `log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain.
-        place: the rank of its prediction among the distinct ones, from the lowest `(m,)`. As in `Ranking`, predictions are
-            compared by log p(positive|x), for two classes by the log-odds.
-        labels: an entry's class `(m,)`.
-        votes: its fraction of its row's label `(m,)`; None if all are 1.
-        weights: its weight in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
-        totals: number of examples by class `(k,)`; votes count as fractions.
-        groups: its patient or image, numbered from 0 `(m,)`; None if rows are independent.
-        prevalence: π.
-        positive: the class.
-        rounding: the rounding error of the predictions' dtype.
-    """
-
-    probability: Array
-    odds: Array
-    place: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    votes: Array | None
-    weights: Array
-    totals: Array
-    groups: NDArray[np.int64] | None
-    prevalence: Prevalence
+    sample: Sample
     positive: int
-    rounding: float
+
+    @cached_property
+    def probability(self) -> Array:
+        """p(positive|x) of each entry `(m,)`, as exact as the predictions' own dtype."""
+        return np.exp(self.sample.per_entry(self.sample.log_probs[:, self.positive])).astype(np.float64)
+
+    @cached_property
+    def odds(self) -> Array:
+        """`log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain."""
+        return self.sample.per_entry(log_odds(self.sample.log_probs, self.positive))
+
+    @cached_property
+    def place(self) -> NDArray[np.int64]:
+        """The rank of each prediction among the distinct ones, from the lowest `(m,)`; compared as in `Ranking`."""
+        column = self.sample.per_entry(self.sample.log_probs[:, self.positive])
+        return np.unique(self.odds if self.sample.num_classes == 2 else column, return_inverse=True)[1]
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64] | None:
+        """The patient or image of each entry, numbered from 0 `(m,)`; None if rows are independent."""
+        groups = self.sample.groups
+        return None if groups is None else np.unique(self.sample.per_entry(groups), return_inverse=True)[1]
+
+    @property
+    def is_positive(self) -> NDArray[np.bool_]:
+        return self.sample.labels == self.positive
 
     @property
     def rate(self) -> float:
         """π of the positive class."""
-        return float(self.prevalence.population[self.positive])
+        return float(self.sample.prevalence.population[self.positive])
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of the predictions' dtype."""
+        return float(np.finfo(self.sample.log_probs.dtype).eps)
 
     @property
     def to_bin(self) -> Array:
@@ -81,18 +90,17 @@ class Scores:
 
     def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
         """Sum the votes of each class by group and place `(g, places)`, then by `columns` `(g, c)`, then over the groups."""
-        cell = place if self.groups is None else self.groups * places + place
-        groups = 1 if self.groups is None else int(self.groups.max()) + 1
-        found, worth = [], []
-        for c, total in enumerate(self.totals.tolist()):
-            own = self.labels == c
-            votes = np.bincount(cell[own], None if self.votes is None else self.votes[own], groups * places)
-            votes = votes.astype(np.float64).reshape(groups, places)
-            called = columns(votes)
+        group = 0 if self.groups is None else self.groups
+        groups, sample = int(np.max(group)) + 1, self.sample
+        size, found, worth = groups * places, [], []
+        for c, total in enumerate(sample.totals):
+            own = (group * places + place)[sample.labels == c]
+            votes = np.bincount(own, None if sample.votes is None else sample.votes[sample.labels == c], size)
+            called = columns(votes.astype(np.float64).reshape(groups, places))
             found.append(called.sum(0))
-            worth.append(np.full(called.shape[1], total) if self.groups is None else _worth(called, votes.sum(1)))
-        counts = np.stack(found, 1)
-        return Counts(counts, np.broadcast_to(self.totals, counts.shape), np.stack(worth, 1))
+            sizes = votes.reshape(groups, places).sum(1)
+            worth.append(np.full(called.shape[1], total) if self.groups is None else _worth(called, sizes))
+        return Counts(np.stack(found, 1), sample.totals, np.stack(worth, 1))
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class Counts:
 
     Attributes:
         found: the counts `(c, k)`.
-        totals: the number of examples `(c, k)`.
+        totals: the number of examples `(k,)`.
         worth: the effective number of independent examples `(c, k)`; the totals if rows are independent.
     """
 
@@ -129,8 +137,7 @@ def scores(
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     refuse_findings(prevalence)
-    refuse_multi_hot(target, array_or_tensor(log_probs, "log_probs"))
-    classes = num_classes_of(log_probs)
+    classes = num_classes_of(log_probs, target)
     chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:
         raise ValueError(
@@ -139,29 +146,11 @@ def scores(
         )
     sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
-    column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], log_odds(sample.log_probs, chosen)))
-    return Scores(
-        np.exp(column).astype(np.float64),
-        odds,
-        np.unique(odds if classes == 2 else column, return_inverse=True)[1],
-        sample.labels,
-        sample.votes,
-        sample.population_weights,
-        sample.totals,
-        None if sample.groups is None else np.unique(sample.per_entry(sample.groups), return_inverse=True)[1],
-        sample.prevalence,
-        chosen,
-        float(np.finfo(sample.log_probs.dtype).eps),
-    )
+    return Scores(sample, chosen)
 
 
 def with_limits(
-    formula: Callable[[Array, Array, Array], Array],
-    counts: Counts,
-    prevalence: Prevalence,
-    positive: int,
-    level: float,
-    generator: np.random.Generator,
+    formula: Callable[..., Array], counts: Counts, prevalence: Prevalence, positive: int, level: float, generator: Any
 ) -> tuple[Array, Array, Array]:
     """Return a curve from the fractions of two sides, with pointwise limits: value, low and high `(c,)`.
 
@@ -189,9 +178,7 @@ def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]
     return rates[:, positive], np.delete(rates, positive, 1) @ (others / others.sum())
 
 
-def _drawn_against_rest(
-    counts: Counts, mixes: Array, positive: int, generator: np.random.Generator
-) -> tuple[Array, Array]:
+def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: Any) -> tuple[Array, Array]:
     """Draw the fractions of the positive class and of the rest `(draws, c)`, with a mix for each draw `(draws, k)`.
 
     Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n the effective number of examples. One class is drawn at a time,
@@ -237,9 +224,7 @@ def shares_of(values: Numbers | None, name: str, default: Callable[[], Array]) -
     grid = np.unique(array_of(values, name).astype(np.float64))
     outside = grid[~((grid > 0) & (grid < 1))]
     if len(grid) == 0 or len(outside):
-        raise ValueError(
-            f"Expected `{name}` strictly between 0 and 1, but got {outside[:5].tolist()}: are they percentages?"
-        )
+        raise ValueError(f"Expected `{name}` strictly between 0 and 1, but got {outside[:5].tolist()}: are they percentages?")
     return grid
 
 

@@ -1,22 +1,24 @@
-"""Predictive values by prevalence, and net benefit by threshold.
+"""Predictive values by prevalence, net benefit by threshold, and operating points.
 
-Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
+Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds; with
+an aim, such as a recall or a number of alarms → threshold → `OperatingPoint`: rates and people per day, each with an interval.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import checked_level, random_generator
+from ..arrays import checked_level, checked_number, random_generator
 from ..prevalence import Prevalence, without_estimate
 from .decisions import threshold_log_odds
+from .figures import Figure
 from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
-from .sample import IGNORED, Mix, Numbers, Predictions, refuse_findings
+from .sample import IGNORED, Mix, Numbers, Predictions, as_prevalence, refuse_findings
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,71 @@ class DecisionCurve:
     level: float
     positive: int
 
-    @property
-    def treat_none(self) -> Array:
-        """Return 0 for every threshold."""
-        return np.zeros_like(self.threshold)
+
+@dataclass(frozen=True, repr=False)
+class OperatingPoint:
+    """A threshold, and its rates in the population. See `operating_point`. Print it for a table.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.metrics import operating_point
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> found = operating_point(np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1], prevalence=0.1, threshold=0.35)
+        >>> found.recall.value, found.alarms.value, found.missed.value
+        (0.5, 500.0, 50.0)
+
+    Attributes:
+        threshold: predictions p(positive|x) ≥ this are called positive.
+        recall: fraction of the positive class that is found (sensitivity, TPR).
+        specificity: fraction of the rest that is not called positive (TNR).
+        ppv: fraction of the alarms that are right.
+        npv: fraction of those without an alarm who are not of the class.
+        alarms: number of people called positive, of `people`.
+        found: people of the class among them.
+        false_alarms: the others among them.
+        missed: people of the class without an alarm.
+        people: the number of people.
+        prevalence: π of the class.
+        level: the level of the intervals.
+        positive: the class.
+    """
+
+    threshold: float
+    recall: Figure
+    specificity: Figure
+    ppv: Figure
+    npv: Figure
+    alarms: Figure
+    found: Figure
+    false_alarms: Figure
+    missed: Figure
+    people: float
+    prevalence: float
+    level: float
+    positive: int
+
+    def __repr__(self) -> str:
+        head = f"Class {self.positive} from a probability of {self.threshold:.4g}, at a prevalence of {self.prevalence:.4g}"
+        rows = {
+            "recall (sensitivity)": self.recall,
+            "specificity": self.specificity,
+            "positive predictive value": self.ppv,
+            "negative predictive value": self.npv,
+            f"alarms among {self.people:g} people": self.alarms,
+            "  right": self.found,
+            "  false": self.false_alarms,
+            "missed": self.missed,
+        }
+        width = max(len(name) for name in rows)
+        lines = [f"{head}; {self.level:.0%} intervals"] + [f"  {name:<{width}}  {figure}" for name, figure in rows.items()]
+        return "\n".join(lines)
 
 
 def predictive_value_curve(
     log_probs: Predictions,
     target: Numbers,
     *,
-    threshold: float | None = None,
-    tpr: float | None = None,
-    tnr: float | None = None,
+    threshold: float,
     prevalences: Mix | None = None,
     retarget: bool = False,
     from_: Mix | None = None,
@@ -122,11 +176,8 @@ def predictive_value_curve(
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        threshold: predictions p(positive|x) ≥ this are called positive. Or give one of `tpr` and `tnr`.
-        tpr: choose the highest threshold at which at least this fraction of the positive class is found.
-        tnr: choose the lowest threshold at which at least this fraction of the rest is not called positive, midway between two
-            predictions. Both are chosen on this sample, which the limits do not include; the result used as `threshold` calls
-            the same people.
+        threshold: predictions p(positive|x) ≥ this are called positive; `operating_point` finds one for a recall or a
+            specificity.
         prevalences: increasing frequencies of the positive class; by default 61 from 1e-4 to 0.5, evenly spaced in the
             logarithm. A `Prevalence`, or an estimate of one, means its frequency; if it is uncertain, the limits include that.
         retarget: whether predictions are moved to each prevalence.
@@ -147,34 +198,31 @@ def predictive_value_curve(
         ([0.01, 0.1], [0.99, 0.9])
     """
     level, stream = checked_level(level), random_generator(generator)
-    _check_choice(threshold, tpr, tnr, retarget, from_)
+    threshold_log_odds(threshold)
+    if retarget and from_ is None:
+        raise ValueError("Expected `from_` to retarget, but got none: give the prevalence of the predictions.")
     refuse_findings(prevalences)
     rates = without_estimate(prevalences)  # or a single prevalence
     at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
-    grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
-    t = (
-        threshold_reaching(found, tpr, tnr, "tpr" if tnr is None else "tnr")
-        if threshold is None
-        else np.full(1, float(threshold))
-    )
+    population = as_prevalence(at or found.sample.prevalence, found.sample.num_classes)
+    if at is None:
+        grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61))
+    else:
+        grid = population.population[[found.positive]]
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
-    cuts = found.cuts(t) - moves
-    counts = found.called_from(cuts)
-    own, rest = against_rest(counts.shares, (at or found.prevalence).population, found.positive)
-    own, rest, where = (
-        np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
-    )
+    counts = found.called_from(found.cuts(np.array([float(threshold)])) - moves)
+    own, rest = against_rest(counts.shares, population.population, found.positive)
+    where = expit(logit(threshold) - moves) if retarget else np.array([float(threshold)])
 
     def both(tpr: Array, fpr: Array, pi: Array) -> Array:
         return np.concatenate(predictive_values(tpr, fpr, grid if at is None else pi), -1)
 
-    value, low, high = with_limits(both, counts, at or found.prevalence, found.positive, level, stream)
-    low, high = np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
-    ppv, npv = np.split(np.stack([value, low, high]), 2, axis=1)
-    return PredictiveValueCurve(
-        grid, ppv[0], ppv[1], ppv[2], npv[0], npv[1], npv[2], own, 1 - rest, where, level, found.positive
-    )
+    value, low, high = with_limits(both, counts, population, found.positive, level, stream)
+    limits = np.stack([value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)])
+    ppv, npv = np.split(limits, 2, axis=1)
+    rates = (np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
+    return PredictiveValueCurve(grid, *ppv, *npv, *rates, level, found.positive)
 
 
 def decision_curve(
@@ -220,15 +268,86 @@ def decision_curve(
     found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
-    counts = found.called_from(found.cuts(grid))
-    cost = grid / (1 - grid)
+    counts, cost = found.called_from(found.cuts(grid)), grid / (1 - grid)
 
     def net_benefit(tpr: Array, fpr: Array, pi: Array) -> Array:
         return pi * tpr - (1 - pi) * fpr * cost
 
-    values = with_limits(net_benefit, counts, found.prevalence, found.positive, level, stream)
+    values = with_limits(net_benefit, counts, found.sample.prevalence, found.positive, level, stream)
     everybody = found.rate - (1 - found.rate) * cost
     return DecisionCurve(grid, *values, everybody, found.rate, level, found.positive)
+
+
+def operating_point(
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    *,
+    recall: float | None = None,
+    specificity: float | None = None,
+    alarms: float | int | None = None,
+    threshold: float | None = None,
+    people: float | int = 1000,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: Any = None,
+    groups: Numbers | None = None,
+    ignore_index: int = IGNORED,
+) -> OperatingPoint:
+    """Return the threshold for a recall, a specificity or a number of alarms, with its rates in the population.
+
+    Give exactly one of `recall`, `specificity`, `alarms` and `threshold`. The intervals are for the returned threshold: the
+    fraction of each class beyond it is drawn from Jeffreys' posterior, and an uncertain π from its own distribution. They
+    remain valid although the threshold was chosen on the same rows: of n positives, the true recall above the j-th lowest is
+    Beta(n + 1 − j, j), almost Jeffreys' posterior. In a new sample the recall will be in the interval, not exactly at the
+    requested value.
+
+    Args:
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: labels, as in `evaluate`, in any mix of classes.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
+        recall: choose the highest threshold at which at least this fraction of the class is found.
+        specificity: choose the lowest threshold at which at least this fraction of the rest is not called positive.
+        alarms: choose the lowest threshold at which at most this number of `people` are called positive, at π.
+        threshold: a given threshold. For costs use `cost_false_alarm / (cost_false_alarm + cost_miss)`.
+        people: the number of people, such as those screened in a day; 1,000 by default.
+        positive: the positive class; 1 for two classes by default.
+        level: coverage of the intervals.
+        generator: random numbers for the intervals; with a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.metrics import operating_point
+        >>> y = np.arange(400) % 2
+        >>> odds = 2 * np.random.default_rng(0).normal(size=400) + 4 * y - 7
+        >>> log_probs = -np.logaddexp(0, np.stack([odds, -odds], 1))
+        >>> found = operating_point(log_probs, y, prevalence=0.01, alarms=20, people=500)
+        >>> print(f"find {found.found.value:.2f} and miss {found.missed.value:.2f} a day, from p = {found.threshold:.3f}")
+        find 2.85 and miss 2.15 a day, from p = 0.034
+    """
+    level, stream = checked_level(level), random_generator(generator)
+    aims = {"recall": recall, "specificity": specificity, "alarms": alarms, "threshold": threshold}
+    given = [name for name, value in aims.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"Expected one of {', '.join(aims)}, but got {' and '.join(given) or 'none'}: choose one.")
+    people = _positive_number(people, "people")
+    seen = scores(log_probs, target, prevalence, positive, "an operating point", groups, ignore_index)
+    if threshold is not None:
+        threshold_log_odds(threshold)
+    cut = float(_threshold_for(seen, recall, specificity, alarms, people) if threshold is None else threshold)
+    counts = seen.called_from(seen.cuts(np.array([cut])))
+
+    def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
+        called = pi * tpr + (1 - pi) * fpr
+        per_person = [called, pi * tpr, (1 - pi) * fpr, pi * (1 - tpr)]
+        return np.concatenate([tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *(people * each for each in per_person)], -1)
+
+    limits = np.stack(with_limits(everything, counts, seen.sample.prevalence, seen.positive, level, stream), 1)
+    names = ("recall", "specificity", "ppv", "npv", "alarms", "found", "false_alarms", "missed")
+    figures = {name: _figure(name, *each) for name, each in zip(names, limits.tolist(), strict=True)}
+    return OperatingPoint(cut, **figures, people=people, prevalence=seen.rate, level=level, positive=seen.positive)
 
 
 def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
@@ -239,30 +358,40 @@ def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
     return ppv, npv
 
 
-def _only(prevalence: Prevalence, found: Scores) -> Array:
-    """Return the one rate of the positive class, as an array."""
-    if prevalence.num_classes != len(found.totals):
+def _figure(name: str, value: float, low: float, high: float) -> Figure:
+    if math.isnan(value):
+        return Figure(math.nan, reason=f"{'nobody' if name == 'ppv' else 'everybody'} is called positive")
+    return Figure(value, low, high)
+
+
+def _threshold_for(seen: Scores, recall: float | None, specificity: float | None, alarms: float | None, people: float) -> float:
+    """Return the highest threshold with that recall on this sample, or the lowest with that specificity or so many alarms."""
+    of, aim = np.ones(len(seen.odds), bool), f"{alarms} `alarms` among {people:g} people"
+    if alarms is None:
+        of = seen.is_positive if specificity is None else ~seen.is_positive
+        name, asked = ("recall", recall) if specificity is None else ("specificity", specificity)
+        share = float(shares_of([asked], name, lambda: np.empty(0))[0])
+        aim, share = f"a `{name}` of {share:g}", share if specificity is None else 1 - share
+    else:
+        share = _positive_number(alarms, "alarms") / people
+        if share >= 1:
+            raise ValueError(
+                f"Expected fewer `alarms` than `people`, but got {alarms:g} of {people:g}: both are counted over the same time."
+            )
+    middle, cuts, parts = _separating_thresholds(seen)
+    order = np.argsort(seen.odds[of])
+    below = np.append(0.0, seen.sample.population_weights[of][order].cumsum())
+    called = 1 - below[np.searchsorted(seen.odds[of][order], cuts)] / below[-1]
+    reached = parts & (called <= share + 1e-12 if recall is None else called >= share - 1e-12)
+    if not reached.any():
         raise ValueError(
-            f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
-            "both list the same classes in the same order."
+            f"Expected a threshold with {aim}, but for too many the predictions are certain, "
+            f"{'of class' if recall is None else 'of another class than'} {seen.positive}: no threshold is beyond that."
         )
-    return prevalence.population[[found.positive]]
+    return float(middle[np.flatnonzero(reached)[-1 if alarms is None and specificity is None else 0]])
 
 
-def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: Mix | None) -> None:
-    given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
-    if len(given) != 1:
-        raise ValueError(f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: choose one.")
-    if threshold is not None:
-        threshold_log_odds(threshold)
-    if retarget and (from_ is None or threshold is None):
-        raise ValueError(
-            f"Expected `threshold` and `from_` to retarget, but got {given[0]} and from_={from_!r}: "
-            "give the prevalence of the predictions; at a fixed TPR or TNR nothing moves."
-        )
-
-
-def separating_thresholds(found: Scores) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _separating_thresholds(found: Scores) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return thresholds midway, in log-odds, between neighbouring predictions, and beyond the first and the last.
 
     Also return them as cuts on the log-odds, as `Scores.cuts`, and whether the two predictions differ by more than rounding, so
@@ -277,20 +406,8 @@ def separating_thresholds(found: Scores) -> tuple[Array, Array, NDArray[np.bool_
     return middle, cuts, (low < odds - 4 * (odds - cuts)) & (odds < high)
 
 
-def threshold_reaching(found: Scores, tpr: float | None, tnr: float | None, name: str) -> Array:
-    """Return the highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`; `name` is the option's."""
-    asked = tpr if tnr is None else tnr
-    share = float(shares_of([asked], name, lambda: np.empty(0))[0])
-    middle, cuts, parts = separating_thresholds(found)
-    own = (found.labels == found.positive) == (tnr is None)
-    order = np.argsort(found.odds[own])
-    below = np.append(0.0, found.weights[own][order].cumsum())[np.searchsorted(found.odds[own][order], cuts)]
-    below /= found.weights[own].sum()
-    reached = parts & ((1 - below if tnr is None else below) >= share - 1e-12)
-    if not reached.any():
-        raise ValueError(
-            f"Expected a threshold with a `{name}` of {share:g}, but for too many the predictions are certain "
-            f"{'of another class than' if tnr is None else 'of class'} {found.positive}: no threshold is beyond that; "
-            "use a smaller value."
-        )
-    return middle[np.flatnonzero(reached)[[-1 if tnr is None else 0]]]
+def _positive_number(value: Any, name: str) -> float:
+    remedy = "such as 20 alarms among 500 people"
+    if (number := checked_number(value, name, 0.0, remedy=remedy)) == 0:
+        raise ValueError(f"Expected `{name}` to be a number above 0, but got 0: {remedy}.")
+    return number

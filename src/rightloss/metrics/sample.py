@@ -229,9 +229,10 @@ def refuse_multi_hot(target: Any, log_probs: Any) -> None:
             )
 
 
-def num_classes_of(log_probs: Predictions) -> int:
-    """Return the number of classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
+def num_classes_of(log_probs: Predictions, target: Numbers) -> int:
+    """Return the number of classes of predictions `(n, k)` or `(n, k, h, w, …)`; refuse labels of several findings."""
     given = array_or_tensor(log_probs, "log_probs")
+    refuse_multi_hot(target, given)
     if given.ndim < 2 or given.shape[1] < 2:
         log_prob_table(rows_of(given))  # raises for the shape
     return int(given.shape[1])
@@ -252,5 +253,7 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
 def checked_int(value: Any, name: str, least: int) -> int:
     """Return an int of at least `least`, or raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default.")
+        raise ValueError(
+            f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default."
+        )
     return int(value)

@@ -11,24 +11,22 @@ classes of the rest are mixed as in π.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_expit, ndtri
 
 from ..arrays import checked_level, random_generator
-from ..solve import Quadratic, minimise
+from ..solve import Minimum, Quadratic, minimise
 from .intervals import design_of
-from .one_vs_rest import Array, expit, log_odds, logit, positive_class, shares_of
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
+from .one_vs_rest import Array, Scores, expit, logit, scores, shares_of
+from .sample import IGNORED, Mix, Numbers, Predictions
 
 # quantiles of the knots, by Harrell
 _PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
 _BEND = 2.0  # prior standard deviation, in log-odds, of each bend: bounds f in ranges of l with a single class
-_BINS, _POINTS, _DRAWS = 40, 101, 4000
+_BINS, _POINTS, _DRAWS, _STEPS = 40, 101, 4000, 200
 
 
 @dataclass(frozen=True)
@@ -118,75 +116,57 @@ def smooth_calibration_curve(
         predicted 0.50, observed 0.010, ICI 0.41
     """
     level, stream = checked_level(level), random_generator(generator)
-    sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    sample.require_every_class("a calibration curve")
-    chosen = positive_class(positive, sample.num_classes)
-    seen = _OneAgainstRest.of(sample, chosen)
+    found = scores(log_probs, target, prevalence, positive, "a calibration curve", groups, ignore_index)
+    seen = _Regression.of(found)
     spline = _fit(seen, _knots(seen, knots))
     points = shares_of(grid, "grid", lambda: expit(np.linspace(*seen.reach, _POINTS)))
     value, error = spline.at(logit(points))
-    error = np.hypot(error, _spread_of_odds(sample, chosen, stream))
-    z = float(ndtri((1 + level) / 2))
-    distances = _distances(seen, spline)
-    rate = float(sample.prevalence.population[chosen])
-    band = (expit(value), expit(value - z * error), expit(value + z * error))
-    return SmoothCalibrationCurve(points, *band, *distances, *_where(seen), seen.num_certain, rate, level, chosen)
+    error = ndtri((1 + level) / 2) * np.hypot(error, _spread_of_odds(found, stream))
+    band = (expit(value), expit(value - error), expit(value + error))
+    certain = int((~np.isfinite(found.odds)).sum())
+    rest = (*_distances(seen, spline), *_where(seen), certain, found.rate, level, found.positive)
+    return SmoothCalibrationCurve(points, *band, *rest)
 
 
 @dataclass(frozen=True)
-class _OneAgainstRest:
-    """Log-odds of one class against the rest, the inputs of the regression.
+class _Regression:
+    """The inputs of the regression of one class on its log-odds.
 
     Attributes:
-        sample: the predictions with labels.
+        scores: the predictions with labels.
         odds: l of each entry, finite `(m,)`.
-        probability: the predicted probability `(m,)`.
-        is_positive: whether it is of the class `(m,)`.
+        side: 1 for entries of the class, 0 for the rest `(m,)`.
         counts: the weight of an entry `(m,)`: its vote; for the rest, times the mix of its classes at π.
+        sides: Σ counts of the rest, and of the class.
         shift: logit π − log n₁/n₀, from the sample's log-odds to the population's.
-        num_certain: the number of infinite l.
     """
 
-    sample: Sample
-    odds: Float64[np.ndarray, " m"]
-    probability: Float64[np.ndarray, " m"]
-    is_positive: np.ndarray
-    counts: Float64[np.ndarray, " m"]
+    scores: Scores
+    odds: Array
+    side: NDArray[np.int64]
+    counts: Array
+    sides: Array
     shift: float
-    num_certain: int
 
     @classmethod
-    def of(cls, sample: Sample, positive: int) -> _OneAgainstRest:
-        odds = sample.per_entry(log_odds(sample.log_probs, positive))
-        finite = odds[np.isfinite(odds)]
+    def of(cls, found: Scores) -> _Regression:
+        finite = found.odds[np.isfinite(found.odds)]
         if len(finite) == 0 or np.ptp(finite) <= 1e-9 * (1 + np.abs(finite).max()):
             raise ValueError(
                 "Expected predictions that differ for a calibration curve, but all of them are equal or certain: "
                 "compare their mean with the prevalence instead, as `evaluate` does."
             )
-        is_positive, weights, totals = sample.labels == positive, sample.population_weights, sample.totals
-        sides = np.array([totals.sum() - totals[positive], totals[positive]])
-        shares = np.bincount(is_positive, weights, 2)
-        shift = float(logit(sample.prevalence.population[positive]) - np.log(sides[1] / sides[0]))
-        placed = odds.clip(finite.min() - 1, finite.max() + 1)
-        probability = np.exp(sample.per_entry(sample.log_probs[:, positive]).astype(np.float64))
-        counts = weights * (sides / shares)[is_positive.astype(int)]
-        return cls(sample, placed, probability, is_positive, counts, shift, len(odds) - len(finite))
-
-    @property
-    def sides(self) -> Float64[np.ndarray, " 2"]:
-        """The total count of the rest and of the class."""
-        return np.bincount(self.is_positive, self.counts, 2)
-
-    def quantiles(self, places: tuple[float, ...], positive: bool) -> Array:
-        """Return weighted quantiles of the log-odds of one of the two sides."""
-        own = self.is_positive == positive
-        return _weighted_quantiles(self.odds[own], self.counts[own], places)
+        sample, side, own = found.sample, found.is_positive.astype(np.int64), found.sample.totals[found.positive]
+        sides = np.array([sample.totals.sum() - own, own])
+        counts = sample.population_weights * (sides / np.bincount(side, sample.population_weights, 2))[side]
+        shift = float(logit(found.rate) - np.log(sides[1] / sides[0]))
+        return cls(found, found.odds.clip(finite.min() - 1, finite.max() + 1), side, counts, sides, shift)
 
     @property
     def reach(self) -> tuple[float, float]:
         """Return the lowest 1 % quantile and the highest 99 % quantile of both sides' log-odds."""
-        ends = np.stack([self.quantiles((0.01, 0.99), side) for side in (False, True)])
+        of = [self.side == side for side in (0, 1)]
+        ends = np.stack([_weighted_quantiles(self.odds[own], self.counts[own], (0.01, 0.99)) for own in of])
         return float(ends[:, 0].min()), float(ends[:, 1].max())
 
 
@@ -194,129 +174,123 @@ class _OneAgainstRest:
 class _Spline:
     """f(l) + shift, with two covariances of its coefficients; the larger standard error is used."""
 
-    knots: Float64[np.ndarray, " q"]
-    rotation: Float64[np.ndarray, "p p"]
-    theta: Float64[np.ndarray, " p"]
-    covariances: tuple[np.ndarray, ...]
+    knots: Array
+    rotation: Array
+    theta: Array
+    covariances: tuple[Array, ...]
     shift: float
 
-    def at(self, odds: Float64[np.ndarray, " m"]) -> tuple[Array, Array]:
+    def at(self, odds: Array) -> tuple[Array, Array]:
         """Return the observed log-odds at predicted ones, and their standard error."""
-        basis = _basis(odds, self.knots) @ self.rotation
-        variance = np.max([((basis @ each) * basis).sum(1) for each in self.covariances], axis=0)
-        return basis @ self.theta + self.shift, np.sqrt(np.maximum(variance, 0.0))
+        basis = self.rotation.T @ _basis(odds, self.knots)
+        variance = np.max([(basis * (each @ basis)).sum(0) for each in self.covariances], axis=0)
+        return self.theta @ basis + self.shift, np.sqrt(np.maximum(variance, 0))
 
 
-def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[np.ndarray, " q"]:
+def _knots(seen: _Regression, given: int | None) -> Array:
     """Return knots at quantiles of the log-odds, with equal weight for both sides; two knots give a line."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
         raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out for the default.")
     fewer = round(float(seen.sides.min()), 6)
     number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
-    alike = seen.counts / seen.sides[seen.is_positive.astype(int)]
-    return np.unique(_weighted_quantiles(seen.odds, alike, _PLACES.get(number, (0.1, 0.9))))
+    return np.unique(_weighted_quantiles(seen.odds, seen.counts / seen.sides[seen.side], _PLACES.get(number, (0.1, 0.9))))
 
 
-def _basis(odds: Float64[np.ndarray, " m"], knots: Float64[np.ndarray, " q"]) -> Float64[np.ndarray, "m p"]:
-    """Return 1, l, and the q − 2 cubic terms of a spline that is linear beyond its outer knots; a line with fewer than 3."""
-    columns = [np.ones_like(odds), odds]
+def _basis(odds: Array, knots: Array) -> Array:
+    """Return 1, l, and the q − 2 cubic terms of a spline that is linear beyond its outer knots `(p, m)`; 1 and l for fewer."""
+    rows = [np.ones_like(odds), odds]
     if len(knots) > 2:
         last, before = knots[-1], knots[-2]
-        cubes = [np.maximum(odds - knot, 0.0) ** 3 / (last - knots[0]) ** 2 for knot in knots]
+        cubes = [np.maximum(odds - knot, 0) ** 3 / (last - knots[0]) ** 2 for knot in knots]
         for knot, cube in zip(knots[:-2], cubes[:-2], strict=True):
-            columns.append(cube + ((before - knot) * cubes[-1] - (last - knot) * cubes[-2]) / (last - before))
-    return np.stack(columns, 1)
+            rows.append(cube + ((before - knot) * cubes[-1] - (last - knot) * cubes[-2]) / (last - before))
+    return np.stack(rows)
 
 
-def _fit(seen: _OneAgainstRest, knots: Float64[np.ndarray, " q"]) -> _Spline:
+def _fit(seen: _Regression, knots: Array) -> _Spline:
     """Maximise the likelihood, with bends shrunk towards 0."""
-    own, rest = seen.odds[seen.is_positive], seen.odds[~seen.is_positive]
+    own, rest = seen.odds[seen.side == 1], seen.odds[seen.side == 0]
     if own.min() >= rest.max() or own.max() <= rest.min():
         raise ValueError(
             "Expected predictions of the two sides to overlap for a calibration curve, but they are separated: "
             "no smooth curve fits best; look at `reliability_curve`, or add examples."
         )
     raw = _basis(seen.odds, knots)
-    # columns of unit size, orthogonal in the sample, so that bends are orthogonal to lines
-    triangle = np.linalg.qr(raw * np.sqrt(seen.counts / seen.counts.sum())[:, None], mode="r")
+    # rows of unit size, orthogonal in the sample, so that bends are orthogonal to lines
+    triangle = np.linalg.qr((raw * np.sqrt(seen.counts / seen.counts.sum())).T)[1]
     rotation = np.linalg.inv(triangle)
-    theta, scores, curvature = _maximise(raw @ rotation, seen)
-    unit = triangle[0, 0]  # of θ's first place, in log-odds
-    covariances = (_by_model(seen, curvature, unit), _by_rows(seen, scores, curvature, unit))
-    return _Spline(knots, rotation, theta, covariances, seen.shift)
+    found = _maximise(rotation.T @ raw, seen)
+    unit = float(triangle[0, 0])  # of θ's first place, in log-odds
+    return _Spline(knots, rotation, found.point, (_by_model(seen, found, unit), _by_rows(seen, found, unit)), seen.shift)
 
 
-def _maximise(basis: np.ndarray, seen: _OneAgainstRest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return θ, each entry's score there `(m, p)`, and the negative Hessian of the penalised log-likelihood."""
-    sign, penalty = np.where(seen.is_positive, 1.0, -1.0), np.full(basis.shape[1], 1 / _BEND**2)
-    penalty[:2] = 0.0
+def _maximise(basis: Array, seen: _Regression) -> Minimum:
+    """Return θ, where the penalised log-likelihood is largest; the detail is each entry's score `(p, m)`."""
+    sign, penalty = 2.0 * seen.side - 1, np.where(np.arange(len(basis)) < 2, 0.0, 1 / _BEND**2)
 
-    def loss(theta: np.ndarray) -> Quadratic:
-        odds = basis @ theta
-        scores = (seen.counts * sign * expit(-sign * odds))[:, None] * basis
-        spread = seen.counts * expit(odds) * expit(-odds)
-        value = -seen.counts @ log_expit(sign * odds) + (penalty * theta**2).sum() / 2
-        curvature = (basis * spread[:, None]).T @ basis + np.diag(penalty)
-        return Quadratic(float(value), penalty * theta - scores.sum(0), curvature, scores)
+    def loss(theta: Array) -> Quadratic:
+        odds = sign * (theta @ basis)
+        scores = seen.counts * sign * expit(-odds) * basis
+        curvature = (basis * (seen.counts * expit(odds) * expit(-odds))) @ basis.T + np.diag(penalty)
+        value = penalty @ theta**2 / 2 - seen.counts @ log_expit(odds)
+        return Quadratic(float(value), penalty * theta - scores.sum(1), curvature, scores)
 
-    found = minimise(loss, np.zeros(basis.shape[1]))
+    found = minimise(loss, np.zeros(len(basis)), max_steps=_STEPS)
     if not found.converged:
         raise ValueError(
             "Expected predictions to which a calibration curve can be fitted, but the classes are almost separated: use fewer "
             "`knots`, or `reliability_curve`."
         )
-    return found.point, found.at.detail, found.at.hessian
+    return found
 
 
-def _by_model(seen: _OneAgainstRest, curvature: np.ndarray, unit: float) -> Float64[np.ndarray, "p p"]:
+def _by_model(seen: _Regression, found: Minimum, unit: float) -> Array:
     """Return the covariance of θ for independent rows: the inverse information, minus 1/n₁ + 1/n₀ for the intercept.
 
     The subtracted term is due to the numbers of the two sides, which are fixed here (Prentice & Pyke 1979). This covariance is
     valid even with few rows, as in the tails, where the empirical variance is too small.
     """
-    covariance = np.linalg.inv(curvature)
+    covariance = np.linalg.inv(found.at.hessian)
     covariance[0, 0] -= unit**2 * (1 / seen.sides).sum()
     return covariance
 
 
-def _by_rows(seen: _OneAgainstRest, scores: np.ndarray, curvature: np.ndarray, unit: float) -> Float64[np.ndarray, "p p"]:
+def _by_rows(seen: _Regression, found: Minimum, unit: float) -> Array:
     """Return the covariance of θ from the influence of each row or group, within the strata of the design."""
-    design = design_of(seen.sample)
-    added = np.linalg.solve(curvature, scores.T).T
+    design, added = design_of(seen.scores.sample), np.linalg.solve(found.at.hessian, found.at.detail)
     # the shift, −log n₁/n₀, varies with the classes' totals where groups are drawn
-    added[:, 0] += unit * np.where(seen.is_positive, -1.0, 1.0) * seen.counts / seen.sides[seen.is_positive.astype(int)]
-    sums = added
+    added[0] += unit * seen.counts * ([1, -1] / seen.sides)[seen.side]
     if design.clusters is not None:
-        sums = np.stack([np.bincount(design.clusters, column, len(design.strata)) for column in added.T], 1)
-    covariance = np.zeros_like(curvature)
+        added = np.stack([np.bincount(design.clusters, each) for each in added])
+    covariance = np.zeros_like(found.at.hessian)
     for stratum in np.unique(design.strata):
-        members = sums[design.strata == stratum]
-        centred, n = members - members.mean(0), len(members)
-        covariance += n / max(n - 1, 1) * centred.T @ centred
+        members = added[:, design.strata == stratum]
+        centred, n = members - members.mean(1, keepdims=True), members.shape[1]
+        covariance += n / max(n - 1, 1) * centred @ centred.T
     return covariance
 
 
-def _spread_of_odds(sample: Sample, positive: int, generator: np.random.Generator) -> float:
+def _spread_of_odds(found: Scores, generator: np.random.Generator) -> float:
     """Return the standard deviation of logit π; 0 if it is certain."""
-    if not sample.prevalence.is_uncertain:
+    prevalence = found.sample.prevalence
+    if not prevalence.is_uncertain:
         return 0.0
-    return float(logit(sample.prevalence.sample(_DRAWS, generator)[:, positive]).std(ddof=1))
+    return float(logit(prevalence.sample(_DRAWS, generator)[:, found.positive]).std(ddof=1))
 
 
-def _distances(seen: _OneAgainstRest, spline: _Spline) -> tuple[float, float, float]:
+def _distances(seen: _Regression, spline: _Spline) -> tuple[float, float, float]:
     """Return mean, median and 90 % quantile of |observed − predicted| over the population."""
-    distance = np.abs(expit(spline.at(seen.odds)[0]) - seen.probability)
-    weights = seen.sample.population_weights
-    e50, e90 = _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
-    return float(weights @ distance), e50, e90
+    sample, column = seen.scores.sample, seen.scores.sample.log_probs[:, seen.scores.positive]
+    predicted = np.exp(sample.per_entry(column).astype(np.float64))
+    distance, weights = np.abs(expit(spline.at(seen.odds)[0]) - predicted), sample.population_weights
+    return float(weights @ distance), *_weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
 
 
-def _where(seen: _OneAgainstRest) -> tuple[Array, Array]:
-    """Return the fraction of each side's predictions in bins of the log-odds, and the bins' edges."""
+def _where(seen: _Regression) -> tuple[Array, Array]:
+    """Return the edges of bins of the log-odds, as probabilities, and the fraction of each side's predictions in them."""
     edges = np.linspace(*seen.reach, _BINS + 1)
-    place = np.clip(np.searchsorted(edges, seen.odds, side="right") - 1, 0, _BINS - 1)
-    sides = (~seen.is_positive, seen.is_positive)
-    counts = np.stack([np.bincount(place[own], seen.counts[own], _BINS) for own in sides])
+    place = np.clip(np.searchsorted(edges, seen.odds, side="right") - 1, 0, _BINS - 1) + _BINS * seen.side
+    counts = np.bincount(place, seen.counts, 2 * _BINS).reshape(2, _BINS)
     return expit(edges), counts / counts.sum(1, keepdims=True)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import betaincinv, betaln, expit, logit
 
 from ..arrays import (
     Predictions,
@@ -147,15 +147,15 @@ def _two_classes(logits: np.ndarray, beta: BetaLogOdds, level: float) -> list[np
     nodes, weights = beta.rule()
     signs = np.array([-1.0, 1.0])
     odds = (logits[:, 1] - logits[:, 0])[:, None]
-    low, high = (beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2))
+    ends = np.array([beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2)])
 
     def mean(block: np.ndarray) -> np.ndarray:
         return np.stack([expit(sign * (block + nodes)) @ weights for sign in signs], 1)
 
     return [
         _blockwise(mean, odds, len(nodes)),
-        expit(signs * (odds + [high, low])),
-        expit(signs * (odds + [low, high])),
+        expit(signs * (odds + ends[::-1])),
+        expit(signs * (odds + ends)),
     ]
 
 
@@ -211,18 +211,8 @@ class BetaLogOdds:
 
     def quantile(self, share: float) -> float:
         """Return the quantile t at the probability `share`."""
-        edges = self._edges()
-        below, above = self._tails(edges)
-        mass = self._cells(edges[:-1], edges[1:])[1].sum(1)
-        up_to = below + np.concatenate([[0.0], mass.cumsum()])
-        wanted = share * float(up_to[-1] + above)
-        if wanted <= float(below):
-            return self._mode + float(edges[0]) + math.log(wanted / float(below)) / abs(self._slope(float(edges[0])))
-        if wanted >= float(up_to[-1]):
-            left = (1 - share) * float(up_to[-1] + above)
-            return self._mode + float(edges[-1]) - math.log(left / float(above)) / abs(self._slope(float(edges[-1])))
-        cell = int(np.searchsorted(up_to, wanted)) - 1
-        return self._mode + self._within(edges[cell], edges[cell + 1], wanted - float(up_to[cell]))
+        low = _log_odds_quantile(self.a, self.b, share)
+        return low if low < 0 else -_log_odds_quantile(self.b, self.a, 1 - share)
 
     @property
     def _mode(self) -> float:
@@ -263,13 +253,8 @@ class BetaLogOdds:
         below, above = np.exp(self._log_density(ends)) / [abs(self._slope(float(end))) for end in ends]
         return float(below), float(above)
 
-    def _within(self, left: float, right: float, wanted: float) -> float:
-        """Return the u in a cell below which the cell has the mass `wanted`, by bisection."""
-        low, high = float(left), float(right)
-        for _ in range(60):
-            middle = (low + high) / 2
-            if float(self._cells(np.array([left]), np.array([middle]))[1].sum()) < wanted:
-                low = middle
-            else:
-                high = middle
-        return (low + high) / 2
+
+def _log_odds_quantile(a: float, b: float, share: float) -> float:
+    """Return a quantile of log π/(1 − π), precise for π < 1/2; where π underflows, F(π) = π^a / (a B(a, b))."""
+    pi = betaincinv(a, b, share)
+    return float(logit(pi) if pi > 1e-290 else (math.log(share * a) + betaln(a, b)) / a)

@@ -5,13 +5,12 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Numbers, array_of, is_tensor, random_generator
+from ..arrays import Numbers, array_of, checked_choice, checked_number, is_tensor, random_generator
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -54,10 +53,10 @@ class Prevalence:
 
     __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
 
+    _concentration: np.ndarray | None
+    _evidence: float
     _population: np.ndarray
     _sampling: np.ndarray
-    _evidence: float
-    _concentration: np.ndarray | None
     _unknown: bool
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
@@ -65,19 +64,10 @@ class Prevalence:
         rho = np.full(len(pi), 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
         self._assign(pi, rho, _kappa(evidence), None)
 
-    def _assign(
-        self,
-        population: np.ndarray,
-        sampling: np.ndarray,
-        evidence: float,
-        concentration: np.ndarray | None,
-        unknown: bool = False,
-    ) -> None:
-        object.__setattr__(self, "_population", _read_only(population))
-        object.__setattr__(self, "_sampling", _read_only(sampling))
-        object.__setattr__(self, "_evidence", evidence)
-        object.__setattr__(self, "_concentration", None if concentration is None else _read_only(concentration))
-        object.__setattr__(self, "_unknown", unknown)
+    def _assign(self, population: Any, sampling: Any, evidence: float, concentration: Any, unknown: bool = False) -> None:
+        alpha, pi, rho = (None if each is None else _read_only(each) for each in (concentration, population, sampling))
+        for name, value in zip(self.__slots__, (alpha, evidence, pi, rho, unknown), strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A Prevalence cannot be changed: make a new one instead of setting `{name}`.")
@@ -102,14 +92,14 @@ class Prevalence:
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = array_of(labels, "labels")
-        given = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else given
+        labels = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else labels
         if given.ndim == 2 and given.dtype.kind != "f" and given.shape[1] > 1:
             raise ValueError(
                 f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {given.shape}: "
                 "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
                 "dimension call `labels.flatten()`."
             )
-        return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
+        return cls(pi, mix_of_every_class(labels, len(pi), ignore_index), evidence)
 
     @classmethod
     def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
@@ -165,9 +155,7 @@ class Prevalence:
             population: the frequency of class 1.
             labelled: the class that is labelled.
         """
-        if labelled not in (0, 1):
-            raise ValueError(f"Expected `labelled` to be 0 or 1, but got {labelled!r}: there are two classes.")
-        sampling = np.eye(2)[int(labelled)]
+        sampling = np.eye(2)[checked_choice(labelled, "labelled", (0, 1), "there are two classes")]
         return _rebuild(_pair(population, "population"), sampling, 1.0, None)
 
     @staticmethod
@@ -260,17 +248,6 @@ class Prevalence:
         """κ."""
         return self._evidence
 
-    def evidence_for(self, num_data: int | None, reference: np.ndarray | None = None) -> float:
-        """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
-        warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
-
-    @property
-    def given_evidence(self) -> float:
-        """`evidence`. Deprecated."""
-        warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
-
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
         """Return a copy with another `sampling`."""
         rho = frequencies(sampling, "sampling", self.num_classes)
@@ -282,13 +259,14 @@ class Prevalence:
 
     @property
     def weights(self) -> np.ndarray:
-        """β = π/ρ (K,): the importance weight of each class."""
-        return self.population / self._sampling
+        """β = π/ρ (K,): the importance weight of each class; ∞ for one that is never sampled."""
+        with np.errstate(divide="ignore"):
+            return self.population / self._sampling
 
     @property
     def log_weights(self) -> np.ndarray:
         """log β (K,)."""
-        return np.log(self.population) - np.log(self._sampling)
+        return np.log(self.weights)
 
     @property
     def num_classes(self) -> int:
@@ -343,21 +321,17 @@ class Prevalence:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        alpha = None if self._concentration is None else tuple(self._concentration.tolist())
-        return tuple(self._population.tolist()), tuple(self._sampling.tolist()), self._evidence, alpha, self._unknown
+        arrays = (self._population, self._sampling, self._concentration)
+        return *(None if each is None else tuple(each.tolist()) for each in arrays), self._evidence, self._unknown
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._population, self._sampling, self._evidence, self._concentration, self._unknown)
 
     def __repr__(self) -> str:
-        def show(values: np.ndarray) -> str:
-            numbers = [f"{value:.4g}" for value in values[:6].tolist()]
-            return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
-
         name = "start" if self._unknown else "population"
-        parts = [f"{name}={show(self._population)}", f"sampling={show(self._sampling)}"]
+        parts = [f"{name}={shown(self._population)}", f"sampling={shown(self._sampling)}"]
         parts += [f"evidence={self._evidence:g}"] if self._evidence != 1.0 else []
-        parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
+        parts += [f"concentration={shown(self._concentration)}"] if self._concentration is not None else []
         return f"Prevalence{'.unknown' * self._unknown}({', '.join(parts)})"
 
 
@@ -440,7 +414,7 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
     mix = array_of(value, name)
     if mix.ndim == 2 and rows is not None:
         return np.log(_row_frequencies(mix, name, num_classes, rows))
-    if num_classes == 2 and rows not in (None, 2) and mix.shape == (rows,):
+    if num_classes == 2 and mix.ndim == 1 and len(mix) != 2 and len(mix) == rows:
         raise ValueError(
             f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
             f"write a mix per example as a column, `{name}[:, None]`."
@@ -532,13 +506,14 @@ def mix_of_every_class(
     return mix
 
 
+def shown(values: np.ndarray) -> str:
+    """Return the first frequencies, to print."""
+    return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
+
+
 def _kappa(evidence: Any) -> float:
-    if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
-        raise ValueError(
-            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 1 is a known prevalence, 0 the paper's; "
-            "a larger number ties the mean prediction more firmly to the population."
-        )
-    return float(evidence)
+    remedy = "1 is a known prevalence, 0 the paper's; a larger number ties the mean prediction more firmly to the population"
+    return checked_number(evidence, "evidence", 0.0, remedy=remedy)
 
 
 def _is_number(value: Any) -> bool:
@@ -549,7 +524,8 @@ def _is_number(value: Any) -> bool:
 
 def _rounding(values: Any) -> float:
     """Return the tolerance of a sum of 1 in this dtype."""
-    return {"torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}.get(str(getattr(values, "dtype", "")), 1e-4)
+    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(name, 1e-4)
 
 
 def _pair(value: Any, name: str) -> np.ndarray:
@@ -565,16 +541,7 @@ def _pair(value: Any, name: str) -> np.ndarray:
 
 
 def _vector(values: Any, name: str) -> np.ndarray:
-    remedy = "write one frequency per class, such as [0.9, 0.1]"
-    try:  # lists, arrays (also read-only), pandas series and tensors
-        vector = np.asarray(array_of(values, name) if is_tensor(values) else values)
-        if vector.dtype.kind == "c":
-            raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
-        vector = np.array(vector, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if "real numbers" in str(error):
-            raise
-        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+    vector = array_of(values, name).astype(np.float64)
     if vector.ndim != 1:
         raise ValueError(
             f"Expected `{name}` to be a list with a frequency per class, but got shape {vector.shape}: "
@@ -608,7 +575,7 @@ def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) ->
 
 
 def _read_only(values: Any) -> np.ndarray:
-    own = np.array(values, dtype=np.float64)  # old pickles have tensors
+    own = np.array(array_of(values, "frequencies"), np.float64)  # old pickles have tensors
     own.flags.writeable = False
     return own
 

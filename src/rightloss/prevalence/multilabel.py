@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..arrays import Array, Numbers, array_namespace, array_of, is_tensor, is_traced, like
-from .classes import ContinuousPrevalence, Frequencies, Prevalence, PrevalenceWarning
+from ..arrays import Array, Numbers, array_namespace, array_of, checked_choice, is_tensor, is_traced, like
+from .classes import ContinuousPrevalence, Frequencies, Prevalence, PrevalenceWarning, shown
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -152,10 +152,7 @@ class MultilabelPrevalence:
         return MultilabelPrevalence, (list(self._findings), None, 1.0, self._names, self._patterns)
 
     def __repr__(self) -> str:
-        def show(values: np.ndarray) -> str:
-            return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
-
-        parts = [f"population={show(self.population)}", f"sampling={show(self.sampling)}"]
+        parts = [f"population={shown(self.population)}", f"sampling={shown(self.sampling)}"]
         parts += [f"evidence={self.evidence:g}"] * (self.evidence != 1)
         parts += ["sampled by pattern"] * (self._patterns is not None)
         return f"Prevalence.multilabel({', '.join(parts)})"
@@ -235,10 +232,8 @@ def from_label_matrix(
         return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_pattern(matrix, archive))
     if sampled_by == "any":
         return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_any(matrix, simple))
-    if sampled_by is None:
+    if checked_choice(sampled_by, "sampled_by", ("any", "each", None)) is None:
         _warn_of_patterns(matrix, simple)
-    elif sampled_by != "each":
-        raise ValueError(f"Expected `sampled_by` to be 'any', 'each' or None, but got {sampled_by!r}: choose one of them.")
     return simple
 
 
@@ -426,15 +421,12 @@ def _rates(values: Any, name: str, names: Sequence[str]) -> list[float]:
         values = [values] * len(names)
     rates = []
     for finding, value in zip(names, _sized(values, names, name), strict=True):
-        try:
-            rate = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"Expected `{name}` of {finding!r} to be a number, but got {value!r}: write a rate.") from None
-        if not 0 < rate < 1:
+        rate = value.item() if getattr(value, "ndim", 1) == 0 else value
+        if not isinstance(rate, float | int) or not 0 < rate < 1:
             raise ValueError(
-                f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate:g}: is it a percentage?"
+                f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate!r}: is it a percentage?"
             )
-        rates.append(rate)
+        rates.append(float(rate))
     return rates
 
 

@@ -6,11 +6,13 @@ import operator
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..log_probs import Numbers, tensor_of
+from ..arrays import Numbers
 from ..prevalence import Prevalence, class_frequencies, mix_of_every_class
+from ..tensors import tensor_of
 
 
 def checked_prevalence(prevalence: Prevalence) -> Prevalence:
@@ -33,10 +35,10 @@ def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
             "or votes as floats with rows that sum to 1."
         )
     sampled = prevalence.sampling > 0
-    if bool(sampled.all()):
+    if sampled.all():
         mix_of_every_class(given, prevalence.num_classes)
-    elif not torch.equal(seen := class_frequencies(given, prevalence.num_classes) > 0, sampled):
-        expected, got = (torch.nonzero(which).flatten().tolist() for which in (sampled, seen))
+    elif not np.array_equal(seen := class_frequencies(given, prevalence.num_classes) > 0, sampled):
+        expected, got = (np.flatnonzero(which).tolist() for which in (sampled, seen))
         raise ValueError(
             f"Expected `labels` of class(es) {expected} only, those whose `sampling` is positive, but got {got}: "
             "leave the other examples out, or give them as unlabelled."

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from ..log_probs import Numbers
+from ..arrays import Numbers
 from ..prevalence import Prevalence
-from ..rng import checked_generator
+from ..tensors import checked_generator, tensor_of
 from .checks import checked_int, checked_labels, checked_prevalence, whole_number
 from .draws import DRAWS_PER_BLOCK, Draws, DrawsByRate, StratifiedDraws
 
@@ -34,7 +35,7 @@ class ResumableSampler(Sampler[Item]):
         **config: int,
     ) -> None:
         """Set `prevalence` with the realised `sampling`, and share `total` items among the replicas."""
-        same = torch.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # up to the rounding of votes' sums
+        same = np.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # up to the rounding of votes' sums
         self._prevalence = prevalence if same else prevalence.with_sampling(draws.sampling)
         self._draws = draws
         self._replicas, self._rank = _place(num_replicas, rank)
@@ -54,7 +55,7 @@ class ResumableSampler(Sampler[Item]):
     @property
     def sampling(self) -> Tensor:
         """The class frequencies of the draws (K,), float64: exact in every batch if counts are fixed, else in expectation."""
-        return self._prevalence.sampling
+        return tensor_of(self._prevalence.sampling)
 
     def __len__(self) -> int:
         """Return the number of items (draws or batches) per epoch on this rank."""
@@ -77,7 +78,7 @@ class ResumableSampler(Sampler[Item]):
         """
         epoch = self._epoch or _Epoch(-1)
         generator = self._generator.get_state() if self._resume_at is None else self._resume_at.clone()
-        place = {"seed": epoch.seed, "handed": epoch.handed, "generator": generator, "sampling": self._prevalence.sampling}
+        place = {"seed": epoch.seed, "handed": epoch.handed, "generator": generator, "sampling": self.sampling}
         return {**place, **self._config}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,7 +100,7 @@ class ResumableSampler(Sampler[Item]):
                 "load what `state_dict()` of a sampler of the same kind returned."
             )
         config, sampling = {name: state[name] for name in self._config}, state["sampling"].cpu().double()
-        own = self._prevalence.sampling
+        own = self.sampling
         if config != self._config or sampling.shape != own.shape or not torch.allclose(sampling, own, rtol=1e-9, atol=0):
             raise ValueError(
                 f"Expected the state of a sampler with {self._config} at the rates {own.tolist()}, "
@@ -187,7 +188,7 @@ class RebalancedSampler(ResumableSampler[int]):
     ) -> None:
         given = checked_labels(labels, checked_prevalence(prevalence))
         total = whole_number(num_samples, "num_samples", len(given))
-        draws = DrawsByRate(given, prevalence.sampling, DRAWS_PER_BLOCK)
+        draws = DrawsByRate(given, tensor_of(prevalence.sampling), DRAWS_PER_BLOCK)
         self._set_up(prevalence, draws, total, generator, num_replicas, rank, labels=len(given))
 
 
@@ -245,7 +246,7 @@ class StratifiedBatchSampler(ResumableSampler[list[int]]):
                 f"but got {batch_size}: enlarge the batch, or use RebalancedSampler."
             )
         total = whole_number(num_batches, "num_batches", -(-len(given) // batch_size))
-        draws = StratifiedDraws(given, prevalence.sampling, batch_size)
+        draws = StratifiedDraws(given, tensor_of(prevalence.sampling), batch_size)
         sizes = {"labels": len(given), "batch_size": batch_size}
         self._set_up(prevalence, draws, total, generator, num_replicas, rank, **sizes)
 

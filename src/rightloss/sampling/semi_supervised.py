@@ -16,8 +16,9 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from ..log_probs import Numbers, tensor_of
+from ..arrays import Numbers
 from ..prevalence import Prevalence
+from ..tensors import tensor_of
 from .checks import checked_int, checked_labels, checked_prevalence, whole_number
 from .draws import BATCHES_PER_BLOCK, Deck, Draws, DrawsByRate, StratifiedDraws
 from .samplers import ResumableSampler
@@ -223,9 +224,10 @@ class _DrawsOfBoth:
 
 def _labelled_draws(labels: Tensor, prevalence: Prevalence, batch_size: int) -> Draws:
     """Return batches with fixed counts, if labels are ints and each class fits into a batch; else draws by rate."""
-    if labels.is_floating_point() or batch_size < int((prevalence.sampling > 0).sum()):
-        return DrawsByRate(labels, prevalence.sampling, BATCHES_PER_BLOCK, batch_size)
-    return StratifiedDraws(labels, prevalence.sampling, batch_size)
+    rho = tensor_of(prevalence.sampling)
+    if labels.is_floating_point() or batch_size < int((rho > 0).sum()):
+        return DrawsByRate(labels, rho, BATCHES_PER_BLOCK, batch_size)
+    return StratifiedDraws(labels, rho, batch_size)
 
 
 def _checked_dataset(data: Any, name: str) -> MapDataset:

@@ -7,6 +7,7 @@ shift.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -210,11 +211,12 @@ def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
 def _binned(target: np.ndarray, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
     size = target.shape[1]
-    both = np.concatenate([target, data.log_probs])
+    both = (target, data.log_probs)
     # of two classes, the probability of the other ranks confident predictions without rounding
-    score, predicted = -both.min(1) if size == 2 else both.max(1), both.argmax(1)
-    kind = np.concatenate([np.full(len(target), size), data.labels])  # the target's rows are one more column
-    bins, first = np.zeros(len(both), dtype=np.int64), 0
+    score = np.concatenate([-each.min(1) if size == 2 else each.max(1) for each in both])
+    predicted = np.concatenate([each.argmax(1).astype(np.int16) for each in both])
+    kind = np.concatenate([np.full(len(target), size, np.int16), data.labels.astype(np.int16)])  # the target is one more column
+    bins, first = np.zeros(len(score), dtype=np.int32), 0
     for k in np.unique(predicted):
         rows = predicted == k
         edges = _edges(score[rows], kind[rows] == size)
@@ -234,18 +236,22 @@ def _edges(score: np.ndarray, is_target: np.ndarray) -> np.ndarray:
     return edges[edges < score.max()]
 
 
-def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> list[tuple[np.ndarray, HeldOut]]:
-    """Return the rows of each model that has some of both sets, with every class in the second."""
+def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> Iterator[tuple[np.ndarray, HeldOut]]:
+    """Yield the rows of each model that has some of both sets, with every class in the second; all rows if there is none."""
     if folds is None:
-        return [(target, data)]
+        yield target, data
+        return
     ours, theirs = (array_of(each, "folds") for each in folds)
     if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
         raise ValueError(
             f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
             f"({len(data.labels)},), but got shapes {ours.shape} and {theirs.shape}: give a number for every row."
         )
-    both = [(target[ours == j], HeldOut(data.log_probs[theirs == j], data.labels[theirs == j])) for j in np.unique(theirs)]
-    return [(rows, held) for rows, held in both if len(rows) and held.counts.all()] or [(target, data)]
+    held = {j: HeldOut(data.log_probs[theirs == j], data.labels[theirs == j]) for j in np.unique(theirs)}
+    full = [j for j, rows in held.items() if rows.counts.all() and (ours == j).any()]
+    yield from ((target[ours == j], held[j]) for j in full)  # one at a time, as the target may be large
+    if not full:
+        yield target, data
 
 
 class _Fit(NamedTuple):

@@ -85,7 +85,7 @@ def check_solver(estimator: Any) -> None:
 
 def checked_whole(value: Any, name: str) -> int:
     """Return a whole number from 1 up, or raise a ValueError."""
-    number = checked_number(value, name, 1, remedy="leave it out for the default")
+    number = checked_number(value, name, 1.0, remedy="leave it out for the default")
     if number != int(number):
         raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: leave it out for the default.")
     return int(number)

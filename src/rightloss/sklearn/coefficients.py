@@ -61,19 +61,45 @@ def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
 
     Return None if the features are linearly dependent, because the coefficients are then not determined.
     """
-    expected = fitted.sampled_probs @ fitted.class_weight
-    breads = {"model": _bread(fitted, expected), "robust": _bread(fitted, fitted.class_weight[fitted.index])}
+    classes, weight = range(fitted.probs.shape[1]), fitted.weight[:, None]
+    counts = np.bincount(fitted.index, fitted.weight, len(classes))
+    observed = np.eye(len(classes))[fitted.index]
+    importance = {"model": fitted.sampled_probs @ fitted.class_weight, "robust": fitted.class_weight[fitted.index]}
     found = {}
-    for kind, (moments, means) in {"model": _model_moments(fitted), "robust": _observed_moments(fitted)}.items():
-        bread = breads[kind]
+    for kind, shares in {"model": weight * fitted.sampled_probs, "robust": weight * observed}.items():
+        bread = inverse_or_none(_hessian(fitted, fitted.probs, importance[kind]))
         if bread is None:
             return None
-        counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
-        within = [moments[c] - counts[c] * np.outer(means[c], means[c]) for c in range(len(counts))]
-        small = counts / np.maximum(counts - 1, 1) if kind == "robust" else np.ones_like(counts)
-        found[f"{kind} case-control"] = bread @ sum(s * m for s, m in zip(small, within, strict=True)) @ bread
-        found[f"{kind} cohort"] = bread @ moments.sum(0) @ bread
+        scores = [fitted.class_weight[c] * (fitted.probs - np.eye(len(classes))[c])[:, 1:] for c in classes]
+        if kind == "robust" and fitted.few:
+            p = fitted.probs[:, 1]
+            rest = 1 - leverage(fitted.features, bread, p * (1 - p)).clip(0, 0.9)
+            scores = [score / rest[:, None] for score in scores]
+        total, within = moments(fitted.features, scores, shares, counts, kind == "robust")
+        found[f"{kind} case-control"], found[f"{kind} cohort"] = bread @ within @ bread, bread @ total @ bread
     return found
+
+
+def moments(
+    features: np.ndarray, scores: list[np.ndarray], shares: np.ndarray, counts: np.ndarray, small: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Σ ψψᵀ over all rows, and the same about the mean of each group, (p, p) each.
+
+    Args:
+        features: X (n, d).
+        scores: for each group, the derivatives by the outputs (n, m) if all rows were of that group.
+        shares: how much each row is of each group (n, groups).
+        counts: rows of each group.
+        small: whether to multiply by n/(n − 1) within the groups.
+    """
+    total, within = [], []
+    for score, share, count in zip(scores, shares.T, counts, strict=True):
+        second = sum_of_products(features, share[:, None, None] * score[:, :, None] * score[:, None, :])
+        weighted = share[:, None] * score
+        mean = np.column_stack([weighted.T @ features, weighted.sum(0)]).ravel() / max(count, 1e-300)
+        total.append(second)
+        within.append((count / max(count - 1, 1) if small else 1.0) * (second - count * np.outer(mean, mean)))
+    return np.sum(total, axis=0), np.sum(within, axis=0)
 
 
 def is_separated(fitted: FittedRows) -> bool:
@@ -226,46 +252,3 @@ def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> n
     """Return H by the log-odds against class 0, at probabilities (n, K) and with the loss's weights of the rows (n,)."""
     p, t = probs[:, 1:], fitted.weight * importance
     return sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
-
-
-def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
-    """Return H⁻¹; None if H is singular."""
-    return inverse_or_none(_hessian(fitted, fitted.probs, importance))
-
-
-def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:
-    """Return the gradient of each row's loss by its log-odds against class 0, if its label were `label`: (n, K − 1)."""
-    own = np.eye(fitted.probs.shape[1])[label]
-    weight = fitted.class_weight[label]
-    found: np.ndarray = np.reshape(weight, (-1, 1)) * (fitted.probs - own)[:, 1:]
-    return found
-
-
-def _observed_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σ ψψᵀ (K, p, p) and the mean of ψ (K, p) by class."""
-    residuals = _residuals(fitted, fitted.index)
-    bread = _bread(fitted, fitted.class_weight[fitted.index]) if fitted.few else None
-    if bread is not None:
-        p = fitted.probs[:, 1]
-        residuals = residuals / (1 - leverage(fitted.features, bread, p * (1 - p)).clip(0, 0.9))[:, None]
-    chosen = [fitted.weight * (fitted.index == c) for c in range(fitted.probs.shape[1])]
-    return _moments(fitted, [residuals] * len(chosen), chosen)
-
-
-def _model_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same moments with the labels that the model expects."""
-    classes = range(fitted.probs.shape[1])
-    return _moments(
-        fitted, [_residuals(fitted, c) for c in classes], [fitted.weight * fitted.sampled_probs[:, c] for c in classes]
-    )
-
-
-def _moments(fitted: FittedRows, residuals: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    x = fitted.features
-    counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
-    moments, means = [], []
-    for residual, weight, count in zip(residuals, weights, counts, strict=True):
-        moments.append(sum_of_products(x, weight[:, None, None] * residual[:, :, None] * residual[:, None, :]))
-        weighted = weight[:, None] * residual
-        means.append(np.column_stack([weighted.T @ x, weighted.sum(0)]).ravel() / count)
-    return np.stack(moments), np.stack(means)

@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection._search import BaseSearchCV
@@ -36,27 +35,15 @@ from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
-from .folds import (
-    GivenRows,
-    OutOfFold,
-    Split,
-    log_prob_rows,
-    out_of_fold,
-    predict_by_fold,
-    probability_floor,
-    response_method,
-    rows_by_weight,
-    rows_of_classes,
-    sample_of_predictions,
-    share_of_copies,
-    splits_of,
-)
+from . import folds
+from .folds import GivenRows, OutOfFold, Split
 from .population import Population, by_class, class_prevalence
-from .training_mix import TrainingMix, resamples, training_mix
+from .training_mix import TrainingMix, is_a, resamples, training_mix
 from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
 METHODS = get_args(CorrectionMethod)
+_CALIBRATING = ("auto", "affine", "beta")  # methods that need folds
 _MANY_COPIES = 0.3  # the share of rows with a near-copy in another fold, beyond chance, that is warned of
 
 
@@ -220,7 +207,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(_check_sample_weight(sample_weight, X))
         data = _label_mix(labels, weights, classes)
         estimator, rows = self._estimator(), GivenRows(X, y, labels, weights, groups)
-        by_score = response_method(estimator) == "decision_function"
+        by_score = folds.response_method(estimator) == "decision_function"
         self._check_options(by_score, X_unlabelled, classes, data)
         params, metadata = self._routed(estimator, None if sample_weight is None else weights, groups, fit_params)
         splits = self._splits(by_score, rows, metadata)
@@ -236,21 +223,20 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         weighted = isinstance(estimator, FrozenEstimator) or any(name.endswith("sample_weight") for name in params)
         mix = TrainingMix(data, data) if by_score else self._training_mix(rows, weighted)
         self.sampling_, self._data = mix.sampling, data
-        self._counts = rows_of_classes(rows.labels, rows.weights)
+        self._counts = folds.rows_of_classes(rows.labels, rows.weights)
         self._set_prevalence(data if self.population is None else self.population)
 
-        folded = None if splits is None else out_of_fold(estimator, rows, splits, params, self.n_jobs)
+        folded = None if splits is None else folds.out_of_fold(estimator, rows, splits, params, self.n_jobs)
         if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, rows.X, rows.labels):
-            warnings.warn(
+            _warn(
                 "The frozen classifier was trained on these rows. It looks better on them than it is, so the correction is "
                 "wrong: call `fit` with rows that it has not seen, or leave out `FrozenEstimator` to train it again.",
-                PrevalenceWarning,
-                stacklevel=2,
+                2,
             )
         self.floor_ = None
         if not by_score:
-            seen = sample_of_predictions(self.estimator_, rows) if folded is None else folded.values
-            self.floor_ = probability_floor(seen)
+            seen = folds.sample_of_predictions(self.estimator_, rows) if folded is None else folded.values
+            self.floor_ = folds.probability_floor(seen)
         self._correct(rows, folded, X_unlabelled)
         self._warn_of(mix)
         if self.population is None and X_unlabelled is not None:
@@ -296,10 +282,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             self.estimate_ = estimate_prevalence(self._log_probs(X_unlabelled), self.sampling_)
             return self.set_population(self.estimate_)
         data, own_folds, models = self._adapting
-        values, folds = predict_by_fold(models, X_unlabelled)
+        values, drawn = folds.predict_by_fold(models, X_unlabelled)
         table = self._table(values)
         ours, theirs = (_one_of_each(each) for each in (data.groups, groups))
-        by_fold = (folds[theirs], own_folds[ours]) if len(models) > 1 else None
+        by_fold = (drawn[theirs], own_folds[ours]) if len(models) > 1 else None
         label_shift_test(table[theirs], (data.log_probs[ours], data.labels[ours]), folds=by_fold)
         held_out = data.log_probs, data.labels
         self.estimate_ = estimate_prevalence(
@@ -323,12 +309,12 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         checked_choice(self.method, "method", METHODS)
         if not isinstance(self.smoothing, bool | np.bool_):
             checked_choice(self.smoothing, "smoothing", (True, False, "auto"))
-        if self.smoothing is not False and self.smoothing != "auto" and self.method == "mean_matching":
+        if self.method == "mean_matching" and self.smoothing != "auto" and self.smoothing:
             raise ValueError(
                 "Expected no smoothing for method='mean_matching', but got smoothing=True, which would change the mean: leave "
                 "it out, or use another method."
             )
-        if by_score and self.method not in ("auto", "affine", "beta"):
+        if by_score and self.method not in _CALIBRATING:
             raise ValueError(
                 f"Expected a classifier with `predict_proba` for method={self.method!r}, but got one with only "
                 "`decision_function`: use 'auto', 'affine' or 'beta', which calibrate its values."
@@ -387,10 +373,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     def _splits(self, by_score: bool, rows: GivenRows, metadata: dict[str, Any]) -> list[Split] | None:
         """Return the folds, if the method needs them; None also if a class has only one row."""
-        if self.method not in ("auto", "affine", "beta"):
+        if self.method not in _CALIBRATING:
             return None
         metadata = {name: value for name, value in metadata.items() if name != "groups"}
-        splits = splits_of(self.cv, rows, self.random_state, metadata)
+        splits = folds.splits_of(self.cv, rows, self.random_state, metadata)
         if splits is None and (self.method != "auto" or by_score):
             raise ValueError(
                 "Expected at least 2 rows of every class to calibrate on, of 2 groups if there are `groups`, but one class has "
@@ -398,20 +384,19 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if splits is None or isinstance(self._estimator(), FrozenEstimator):
             return splits
-        if share_of_copies(rows.X, splits) > _MANY_COPIES:
+        if folds.share_of_copies(rows.X, splits) > _MANY_COPIES:
             remedy = "If some rows belong together, such as those of one person, call `fit` with `groups`."
             if rows.groups is not None:
                 remedy = "Check that `groups` has the same number for rows that belong together, in the order of the rows."
-            warnings.warn(
+            _warn(
                 "Many rows have a near-copy in another fold, so held-out rows look easier than new ones, and the correction is "
                 f"too sure. {remedy}",
-                PrevalenceWarning,
-                stacklevel=3,
+                3,
             )
         return splits
 
     def _table(self, values: Any) -> np.ndarray:
-        return log_prob_rows(values, len(self.classes_), self.floor_)
+        return folds.log_prob_rows(values, len(self.classes_), self.floor_)
 
     def _log_probs(self, X: Any) -> np.ndarray:
         """Return the classifier's own predictions as finite log-probabilities `(n, k)`."""
@@ -436,9 +421,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             self.method_ = "closed_form" if self.method == "auto" else self.method
             self.calibration_ = matched if self.method_ == "mean_matching" else None
             return
+        kept = rows.weights > 0  # of a pairwise X they are all there
         shares = rows.weights * (self._counts / np.bincount(rows.labels, rows.weights))[rows.labels]
-        groups = None if rows.groups is None else np.unique(np.asarray(rows.groups), return_inverse=True)[1]
-        data = HeldOut(self._table(folded.values), rows.labels, groups, shares)
+        groups = None if rows.groups is None else np.unique(np.asarray(rows.groups)[kept], return_inverse=True)[1]
+        data = HeldOut(self._table(folded.values), rows.labels[kept], groups, shares[kept])
         tables = self._tables(data, folded.folds, matched)
         self.method_ = self.method
         if self.method == "auto":
@@ -454,10 +440,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if self.smoothing_:
             held_out = smooth_likelihoods(held_out, self.population_, self._counts)
         self.held_out_ = replace(data, log_probs=held_out)
-        chosen = rows_by_weight(data.labels, shares)
+        chosen = folds.rows_by_weight(data.labels, data.mass)
         self._adapting = data.take(chosen), folded.folds[chosen], folded.models
 
-    def _tables(self, data: HeldOut, folds: np.ndarray, matched: Calibration | None) -> dict[str, np.ndarray]:
+    def _tables(self, data: HeldOut, fold: np.ndarray, matched: Calibration | None) -> dict[str, np.ndarray]:
         """Return the held-out predictions at the population by correction."""
         tables: dict[str, np.ndarray] = {}
         if self.method == "auto" and self.floor_ is not None:
@@ -466,7 +452,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             tables["mean_matching"] = matched.apply(data.log_probs)
         both = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
         kinds = both if self.method == "auto" else (self.method,)
-        return tables | {kind: cross_fitted(data, folds, kind, self.population_) for kind in kinds}
+        return tables | {kind: cross_fitted(data, fold, kind, self.population_) for kind in kinds}
 
     def _calibration(self, data: HeldOut, matched: Calibration | None) -> Calibration | None:
         """Return the calibration of `method_`, if it has one."""
@@ -483,19 +469,21 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def _warn_of(self, mix: TrainingMix) -> None:
         if mix.reshaped and self.method_ == "closed_form":
             names = ", ".join(mix.reshaped)
-            warnings.warn(
+            _warn(
                 f"{names} changed what the classes look like, not only their mix, so the closed form is approximate: use "
                 "method='affine', which calibrates on held-out rows, or random under- or oversampling.",
-                PrevalenceWarning,
-                stacklevel=3,
+                3,
             )
         if self.method_ == "flat":
-            warnings.warn(
+            _warn(
                 "On held-out rows the classifier is no better than predicting the population's frequencies for every row. So "
                 "it now predicts these, with a small change that keeps the order: see `comparison_`.",
-                PrevalenceWarning,
-                stacklevel=3,
+                3,
             )
+
+
+def _warn(message: str, stacklevel: int) -> None:
+    warnings.warn(message, PrevalenceWarning, stacklevel=stacklevel + 1)
 
 
 def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -520,10 +508,9 @@ def _with_weights(estimator: Any, weights: np.ndarray | None, fit_params: dict[s
     name = _name_of_argument(estimator, "sample_weight")
     if name is not None:
         return {**fit_params, name: weights}
-    warnings.warn(
+    _warn(
         f"{type(estimator).__name__} takes no `sample_weight`: the weights are used only in the correction.",
-        PrevalenceWarning,
-        stacklevel=4,
+        4,
     )
     return fit_params
 
@@ -537,7 +524,7 @@ def _name_of_argument(estimator: Any, name: str) -> str | None:
     """Return the name by which the classifier's `fit` accepts weights or groups; None if it does not."""
     if has_fit_parameter(estimator, name):
         return name
-    if isinstance(estimator, VotingClassifier | StackingClassifier):
+    if is_a(estimator, "VotingClassifier", "StackingClassifier"):
         return name if name == "sample_weight" else None
     if isinstance(estimator, BaseSearchCV):
         return name if name == "groups" else _name_of_argument(estimator.estimator, name)

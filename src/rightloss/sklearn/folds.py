@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from scipy.special import digamma, log_softmax
 from sklearn.base import clone
-from sklearn.ensemble import StackingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.model_selection._search import BaseSearchCV
@@ -23,6 +22,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
 
 from ..arrays import is_missing
+from .training_mix import is_a
 
 Split = tuple[np.ndarray, np.ndarray]
 
@@ -283,7 +283,7 @@ def _stacks_by_default(estimator: Any) -> bool:
         return _stacks_by_default(estimator.steps[-1][1])
     if isinstance(estimator, BaseSearchCV):
         return _stacks_by_default(estimator.estimator)
-    return isinstance(estimator, StackingClassifier) and estimator.final_estimator is None
+    return is_a(estimator, "StackingClassifier") and estimator.final_estimator is None
 
 
 def _predict_fold(

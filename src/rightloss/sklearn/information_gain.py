@@ -143,6 +143,8 @@ class InformationGainClassifier(PopulationClassifier):
         True
     """
 
+    intercept_: np.ndarray
+
     def __init__(
         self,
         population: LearntPopulation | None = None,

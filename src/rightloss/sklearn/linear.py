@@ -196,7 +196,8 @@ def _newton_steps(
         enough: these derivatives at the start → the expected decrease at which to stop.
         max_iter: maximum number of steps.
     """
-    first, values = function(start), []
+    first = function(start)
+    values: list[float] = []
     root = np.linalg.cholesky(_regular(first.hessian))
 
     def coefficients_of(point: np.ndarray) -> np.ndarray:

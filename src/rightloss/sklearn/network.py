@@ -211,7 +211,7 @@ class InformationGainMLPClassifier(PopulationClassifier):
             criterion = InformationGainLoss.as_published(prevalence, likelihood, **streams)
         else:
             criterion = (WeightedLoss if self.loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
-        criterion.monitor = None  # ρ is the rows' own mix
+        criterion.monitor, criterion.nonfinite = None, "nan"  # ρ is the rows' own mix; a loss of NaN is refused here
         return criterion
 
     def _checked_sizes(self) -> tuple[int, ...]:
@@ -266,18 +266,19 @@ class _Training:
         self.model, self.prevalence = model, prevalence
         self.generator = torch.Generator().manual_seed(int(check_random_state(model.random_state).randint(2**31 - 1)))
         self.likelihood = LIKELIHOODS[model.likelihood](len(rows.classes))
-        dtype = torch.from_numpy(rows.features[:0]).dtype
-        self.likelihood.to(dtype)
+        self.dtype = torch.from_numpy(rows.features[:0]).dtype
+        self.likelihood.to(self.dtype)
         start = self.likelihood.starting_outputs(prevalence.retarget(model.fitted_population_))
         layers = [rows.features.shape[1], *sizes, len(start)]
-        self.network = _layers(layers, model.activation, start, dtype, self.generator)
+        self.network = _layers(layers, model.activation, start, self.dtype, self.generator)
         own = list(self.likelihood.parameters())
         self.network[-1].bias.requires_grad_(not own)  # cutpoints instead of the last bias
         weights = [each.weight for each in self.network if isinstance(each, nn.Linear)]
         biases = [each.bias for each in self.network if isinstance(each, nn.Linear) and each.bias.requires_grad]
         decay = 1 / (model.C * rows.total)
-        groups = [{"params": weights, "weight_decay": decay}, {"params": [*biases, *own]}]
+        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": decay}, {"params": [*biases, *own]}]
         self.optimizer = torch.optim.Adam(groups, lr=model.learning_rate_init, fused=True)
+        self.criterion: Any = None
         self.offset: Tensor | float = 0.0  # moves outputs from their mix to the loss's π
         self.losses: list[float] = []
         self.scores: list[float] = []
@@ -295,7 +296,7 @@ class _Training:
         """
         model, known = self.model, not self.prevalence.is_unknown
         if known:
-            self.criterion = model.criterion(self.prevalence, self.likelihood, others).to(self.network[0].weight.dtype)
+            self.criterion = model.criterion(self.prevalence, self.likelihood, others).to(self.dtype)
         unlabelled = None if others is None else _EndlessRows(torch.from_numpy(others.features), self.generator)
         mix = self.prevalence.population if known else self.prevalence.sampling
         # the figure that must improve is in the units of the mix
@@ -331,9 +332,9 @@ class _Training:
         epoch set π to its maximum likelihood estimate, given the outputs. At the end use all unlabelled rows: their mean
         prediction is π, as at the maximum of the likelihood.
         """
-        rho, dtype = self.prevalence.sampling, self.network[0].weight.dtype
+        rho = self.prevalence.sampling
         stated = Prevalence(rho, rho)
-        self.criterion = self.model.criterion(stated, self.likelihood, None).to(dtype)
+        self.criterion = self.model.criterion(stated, self.likelihood, None).to(self.dtype)
         self.run(None)
 
         def most_likely(features: np.ndarray) -> np.ndarray:
@@ -341,8 +342,8 @@ class _Training:
 
         def learn(unlabelled: _EndlessRows) -> None:
             pi = most_likely(unlabelled.take(ROWS_FOR_POPULATION).numpy())
-            self.criterion = self.model.criterion(stated.retarget(pi), self.likelihood, others).to(dtype)
-            self.offset = torch.from_numpy(np.log(pi) - np.log(rho)).to(dtype)
+            self.criterion = self.model.criterion(stated.retarget(pi), self.likelihood, others).to(self.dtype)
+            self.offset = torch.from_numpy(np.log(pi) - np.log(rho)).to(self.dtype)
 
         before, best = self.state(), max(self.scores, default=-np.inf)
         self.run(others, learn)
@@ -372,7 +373,7 @@ class _Training:
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            total += float(loss) * len(chosen)
+            total += float(loss.detach()) * len(chosen)
         if not np.isfinite(total):
             raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
         return total / len(x)

@@ -140,7 +140,7 @@ class PrevalenceScorer(BaseEstimator):
             return _undefined(self.figure, f"{inputs.reasons[self.figure]} of {classes.tolist()}, numbered from 0")
         value = inputs.values[self.figure, None]
         if formula.ideal is not None:
-            return -abs(value - float(formula.ideal(inputs.statistics)))
+            return -abs(value - np.asarray(formula.ideal(inputs.statistics)).item())
         return -value if formula.better == "lower" else value
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import special
 
 from ..prevalence import Prevalence
-from .coefficients import inverse_or_none, sum_of_products, vanishes
+from .coefficients import inverse_or_none, moments, sum_of_products, vanishes
 from .labelled_rows import LabelledRows
 from .linear import LinearFit, class_logits, lbfgs, moved
 from .unlabelled_rows import PopulationRows
@@ -294,26 +294,18 @@ def _hessian(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray) ->
 
 def _spread(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray, small: bool) -> np.ndarray:
     """Return M, the covariance of the gradient within the streams."""
-    k, pi = len(fitted.population), fitted.population
-    moment: np.ndarray | float = 0.0
-    for s, (count, multiple) in enumerate(zip(fitted.counts, fitted.multiples, strict=True)):
-        if count == 0:
-            continue
-        residual = streams.t[:, :-1] - (np.arange(k) == s)
+    scores = []
+    for s, multiple in enumerate(fitted.multiples):
+        residual = streams.t[:, :-1] - (np.arange(len(fitted.population)) == s)
         c = residual.sum(1, keepdims=True)
-        score = (residual - streams.p * c)[:, 1:]
+        parts = [(residual - streams.p * c)[:, 1:]]
         if fitted.likelihood.population is None:
-            score = np.column_stack([score, (pi * c - residual)[:, 1:]])
-        score = multiple * score
-        second = sum_of_products(fitted.features, shares[:, s, None, None] * score[:, :, None] * score[:, None, :])
-        weighted = shares[:, s, None] * score
-        mean = np.column_stack([weighted.T @ fitted.features, weighted.sum(0)]).ravel() / count
-        factor = count / max(count - 1, 1) if small else 1.0
-        moment = moment + factor * (second - count * np.outer(mean, mean))
-    assert isinstance(moment, np.ndarray)
+            parts.append((fitted.population * c - residual)[:, 1:])
+        scores.append(multiple * np.hstack(parts))
+    within = moments(fitted.features, scores, shares, fitted.counts, small)[1]
     if fitted.likelihood.population is not None:
-        return moment
-    return _without_slopes_of_population(moment, fitted) + _prior(fitted, len(moment))
+        return within
+    return _without_slopes_of_population(within, fitted) + _prior(fitted, len(within))
 
 
 def _covariance(streams: StreamTable, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -12,16 +12,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.naive_bayes import ComplementNB
 from sklearn.pipeline import Pipeline
-from sklearn.svm import SVC, NuSVC
 from sklearn.utils.class_weight import compute_class_weight
-
-from ..prevalence import Prevalence
 
 _REMEDY = "say at which mix of classes its probabilities hold, `sampling=`, or calibrate, method='affine'"
 _RANDOM = ("RandomUnderSampler", "RandomOverSampler")  # samplers of imbalanced-learn that choose rows only by label
@@ -54,6 +47,12 @@ class TrainingMix:
         """Return the mix after samplers left `counts` rows, each with the average weight of its class."""
         changed = tuple(type(each).__name__ for each in samplers if not _is_random(each))
         return TrainingMix(counts, counts * self.mass / self.counts, self.reshaped + changed)
+
+
+def is_a(estimator: Any, *names: str) -> bool:
+    """Return whether a classifier is one of scikit-learn's of these names, or derived from it, without importing that."""
+    classes = (each for each in type(estimator).__mro__ if each.__module__.startswith("sklearn."))
+    return any(each.__name__ in names for each in classes)
 
 
 def training_mix(
@@ -103,11 +102,10 @@ def own_population(estimator: Any) -> np.ndarray | None:
     For members of an ensemble it is their mean. Probabilities that `CalibratedClassifierCV` calibrates again are no longer at
     the population.
     """
-    if isinstance(estimator, CalibratedClassifierCV):
+    if is_a(estimator, "CalibratedClassifierCV"):
         return None
     if hasattr(estimator, "population_"):
-        given = estimator.population_
-        return np.asarray(given.population if isinstance(given, Prevalence) else given, dtype=float)
+        return np.asarray(estimator.population_, dtype=float)
     found = [own_population(each) for each in _fitted_inside(estimator)]
     known = [each for each in found if each is not None]
     return np.mean(known, axis=0) if known and len(known) == len(found) else None
@@ -136,28 +134,28 @@ class _Recorder(ClassifierMixin, BaseEstimator):
 
 def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     """Return the mix in the training of `estimator`, given rows at `mix`."""
-    known = None if isinstance(estimator, VotingClassifier | OneVsRestClassifier) else own_population(estimator)
+    known = None if is_a(estimator, "VotingClassifier", "OneVsRestClassifier") else own_population(estimator)
     if known is not None:
         return replace(mix, mass=known)
     if isinstance(estimator, Pipeline):
         return _of_pipeline(estimator, X, y, classes, mix)
-    if isinstance(estimator, CalibratedClassifierCV):
+    if is_a(estimator, "CalibratedClassifierCV"):
         return mix
-    if isinstance(estimator, SVC | NuSVC):  # its own calibration ignores all weights
+    if is_a(estimator, "SVC", "NuSVC"):  # its own calibration ignores all weights
         return replace(mix, mass=mix.counts)
-    if isinstance(estimator, StackingClassifier):
+    if is_a(estimator, "StackingClassifier"):
         final = getattr(estimator, "final_estimator_", estimator.final_estimator)
         return mix if final is None else _mix(final, X, np.searchsorted(classes, y), np.arange(len(classes)), mix)
-    if isinstance(estimator, VotingClassifier):
+    if is_a(estimator, "VotingClassifier"):
         return _of_votes(estimator, X, y, classes, mix)
-    if isinstance(estimator, OneVsRestClassifier):
+    if is_a(estimator, "OneVsRestClassifier"):
         return _of_one_vs_rest(estimator, X, y, classes, mix)
     if type(estimator).__module__.startswith("imblearn.ensemble"):
         return _of_balanced_ensemble(estimator, X, y, classes, mix)
     inner = _inner(estimator)
     if inner is None:
         return _of_classifier(estimator, classes, mix)
-    if isinstance(estimator, BaggingClassifier):  # it passes class numbers to its members
+    if is_a(estimator, "BaggingClassifier"):  # it passes class numbers to its members
         return _mix(inner, X, np.searchsorted(classes, y), np.arange(len(classes)), mix)
     return _mix(inner, X, y, classes, mix)
 
@@ -183,7 +181,7 @@ def _of_pipeline(pipeline: Pipeline, X: Any, y: np.ndarray, classes: np.ndarray,
     return _mix(last, recorder.X_, recorder.y_, classes, mix)
 
 
-def _of_votes(voting: VotingClassifier, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+def _of_votes(voting: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     numbers = np.searchsorted(classes, y), np.arange(len(classes))
     members = [each for _, each in voting.estimators if each != "drop"]
     found = [_mix(each, X, *numbers, mix) for each in getattr(voting, "estimators_", members)]
@@ -196,9 +194,7 @@ def _of_votes(voting: VotingClassifier, X: Any, y: np.ndarray, classes: np.ndarr
     return replace(found[0], reshaped=tuple(sorted({name for each in found for name in each.reshaped})))
 
 
-def _of_one_vs_rest(
-    estimator: OneVsRestClassifier, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix
-) -> TrainingMix:
+def _of_one_vs_rest(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     member = getattr(estimator, "estimators_", [estimator.estimator])[0]
     if len(classes) == 2:
         return _mix(member, X, np.searchsorted(classes, y), np.arange(2), mix)
@@ -233,7 +229,7 @@ def _of_classifier(estimator: Any, classes: np.ndarray, mix: TrainingMix) -> Tra
     prior = params.get("priors", params.get("class_prior"))
     if prior is not None:
         return replace(mix, mass=np.asarray(prior, dtype=float))
-    even = params.get("fit_prior") is False and not isinstance(estimator, ComplementNB)
+    even = params.get("fit_prior") is False and not is_a(estimator, "ComplementNB")
     if even or params.get("balance_probabilities") is True:  # TabPFN divides by the frequencies of its training
         return replace(mix, mass=np.ones(len(classes)))
     weights = _class_weights(estimator, params, classes, mix)

@@ -17,16 +17,56 @@ The grid, in the order data flow:
     report                results, summary → one self-contained page
 
 `toy` is separate: each loss where the truth is known, and under sampling biases that no loss here can correct.
+
+Names are imported on first use, so that populations with a known truth need no torch.
 """
 
-from .config import PRESETS as PRESETS
-from .config import StudyConfig as StudyConfig
-from .execute import run_study as run_study
-from .one_file import read_one_file as read_one_file
-from .one_file import write_one_file as write_one_file
-from .results import StudyResults as StudyResults
-from .results import read_study as read_study
-from .toy import FiveRatings as FiveRatings
-from .toy import ToyConfig as ToyConfig
-from .toy import TwoGaussians as TwoGaussians
-from .toy import run_toy as run_toy
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import PRESETS as PRESETS
+    from .config import StudyConfig as StudyConfig
+    from .execute import run_study as run_study
+    from .one_file import read_one_file as read_one_file
+    from .one_file import write_one_file as write_one_file
+    from .results import StudyResults as StudyResults
+    from .results import read_study as read_study
+    from .toy import FiveRatings as FiveRatings
+    from .toy import ToyConfig as ToyConfig
+    from .toy import TwoGaussians as TwoGaussians
+    from .toy import run_toy as run_toy
+
+_MODULE_OF = {
+    "PRESETS": "config",
+    "StudyConfig": "config",
+    "run_study": "execute",
+    "read_one_file": "one_file",
+    "write_one_file": "one_file",
+    "StudyResults": "results",
+    "read_study": "results",
+    "FiveRatings": "toy.population",
+    "TwoGaussians": "toy.population",
+    "ToyConfig": "toy.study",
+    "run_toy": "toy.study",
+}
+__all__ = [
+    "PRESETS",
+    "FiveRatings",
+    "StudyConfig",
+    "StudyResults",
+    "ToyConfig",
+    "TwoGaussians",
+    "read_one_file",
+    "read_study",
+    "run_study",
+    "run_toy",
+    "write_one_file",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from torch import nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
@@ -90,14 +90,14 @@ class Method:
             )
         return InformationGainLoss(prevalence, likelihood, marginal)
 
-    def reference(self, prevalence: Prevalence) -> Tensor | None:
+    def reference(self, prevalence: Prevalence) -> np.ndarray | None:
         """Return r; None for the sampled mix."""
         return prevalence.population if self.published else None
 
     def start(self, prevalence: Prevalence, start: str = "population") -> Prevalence:
         """Return the classes that the untrained net predicts: those its logits are for, or equal ones."""
         if start == "equal":
-            return Prevalence(torch.full_like(prevalence.population, 1 / prevalence.num_classes))
+            return Prevalence(np.full(prevalence.num_classes, 1 / prevalence.num_classes))
         return prevalence if self.mix == "population" else Prevalence(prevalence.sampling)
 
 

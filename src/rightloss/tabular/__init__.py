@@ -19,7 +19,9 @@ from .inspect import ClassReport as ClassReport
 from .inspect import ColumnReport as ColumnReport
 from .inspect import TableReport as TableReport
 from .inspect import inspect_table as inspect_table
-from .model import HeldOutRows as HeldOutRows
+from .model import HeldOutPredictions as HeldOutPredictions
 from .model import TableModel as TableModel
+from .read import TableStream as TableStream
+from .read import open_table as open_table
 from .read import read_table as read_table
 from .unlabelled import UnlabelledReport as UnlabelledReport

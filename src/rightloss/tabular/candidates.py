@@ -1,244 +1,239 @@
-"""The model families to compare on a table: linear models and boosted trees.
+"""Compare pipelines and their corrections by cross-fitting, at the population.
 
-Stage: a `Part` of the table as a matrix, with labels and weights → a fitted model → log-probabilities at the mix of the
-weighted labels. Each family chooses one setting on validation rows: the linear one its penalty, boosting its number of trees.
+Stage: pipelines, rows with labels → out-of-fold log-probabilities → every correction at π → a table of figures, and the choice
+by the rule of `PrevalenceCorrectedClassifier`.
 """
 
 from __future__ import annotations
 
-import warnings
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Float64, Int64
 
-from ..extras import install
-from .encode import ColumnSpec, boosting_matrix, linear_matrix
-from .splits import stratified_rows
+from ..calibration import Calibration
+from ..calibration.choice import FEW, choose_correction, clearly_best, cross_fitted
+from ..calibration.held_out import HeldOut
+from ..calibration.model import CalibrationKind, checked_kind, fit_slopes
+from ..metrics import evaluate
+from ..predictive import retarget
+from ..prevalence import Prevalence
+from ..sklearn.folds import GivenRows, Split, log_prob_rows, out_of_fold, probability_floor, splits_of
+from .encode import ColumnSpec
+from .pipelines import Pipeline, stratified_rows
 
-PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
-_NEWTON = 100  # coefficients up to which Newton's method is fastest
-MOST_CELLS = 60_000_000  # numbers of the linear matrix in one fit
-_MOST_TREES, _PATIENCE = 300, 15
-_MOST_TO_TUNE = 10_000  # rows used to choose a penalty: the best one hardly depends on their number
-_ONE_THREAD = 10_000  # with fewer rows, threads cost more time than they save
-_SMALL = 5000  # with fewer rows, trees are smaller and steps shorter
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
+NOTHING = "always answering π"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Rows of a table for one fit.
+@dataclass(frozen=True, eq=False)
+class LabelledTable:
+    """The labelled rows: a table, how its columns are encoded, class numbers `(n,)`, and numbers of groups or None."""
 
-    Attributes:
-        matrix: the features, as encoded by the family.
-        codes: class numbers.
-        weights: row weights with mean 1.
-        num_classes: K.
-    """
-
-    matrix: Float[np.ndarray, "n p"]
+    frame: pd.DataFrame
+    specs: list[ColumnSpec]
     codes: Int64[np.ndarray, " n"]
-    weights: Float64[np.ndarray, " n"]
-    num_classes: int
-
-    def rows(self, chosen: np.ndarray) -> Part:
-        """Return some of the rows, with weights scaled to mean 1."""
-        weights = self.weights[chosen]
-        return Part(self.matrix[chosen], self.codes[chosen], weights / weights.mean(), self.num_classes)
-
-    def at_most(self, most: int) -> Part:
-        """Return at most `most` rows, with weights that keep the mix of classes; see `stratified_rows`."""
-        chosen, factors = stratified_rows(self.codes, most, seed=0)
-        part = self.rows(chosen)
-        weights = part.weights * factors
-        return Part(part.matrix, part.codes, weights / weights.mean(), self.num_classes)
-
-
-@runtime_checkable
-class Fitted(Protocol):
-    """The interface of a fitted model: a matrix → log-probabilities."""
-
-    def log_probs(self, matrix: np.ndarray) -> Float64[np.ndarray, "n k"]: ...
-
-
-@runtime_checkable
-class Family(Protocol):
-    """The interface of a model family: `tune` chooses a setting on validation rows, and `fit` uses it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def most_cells(self) -> int | None: ...
-
-    def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray: ...
-
-    def tune(self, train: Part, valid: Part) -> float: ...
-
-    def fit(self, part: Part, setting: float) -> Fitted: ...
+    groups: Int64[np.ndarray, " n"] | None
 
 
 @dataclass(frozen=True, eq=False)
-class LinearModel:
-    """Coefficients `(k, q)` and intercepts `(k,)` of a softmax."""
-
-    coefficients: Float64[np.ndarray, "k q"]
-    intercepts: Float64[np.ndarray, " k"]
-
-    def log_probs(self, matrix: np.ndarray) -> Float64[np.ndarray, "n k"]:
-        """Return log-probabilities of the rows of `linear_matrix`."""
-        return log_softmax(matrix.astype(np.float64) @ self.coefficients.T + self.intercepts)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Logistic regression with a ridge penalty."""
-
-    name: str = "linear"
-    most_cells: int | None = MOST_CELLS
-
-    def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-        """Return `linear_matrix`."""
-        return linear_matrix(frame, specs)
-
-    def tune(self, train: Part, valid: Part) -> float:
-        """Return the penalty with the highest weighted log-likelihood on the validation rows."""
-        some = train.at_most(_MOST_TO_TUNE)
-        return max(PENALTIES, key=lambda setting: log_likelihood(self.fit(some, setting), valid))
-
-    def fit(self, part: Part, setting: float) -> LinearModel:
-        """Fit by maximum penalised likelihood."""
-        from sklearn.linear_model import LogisticRegression
-
-        width = part.matrix.shape[1] * (1 if part.num_classes == 2 else part.num_classes)
-        model = LogisticRegression(C=setting, solver="newton-cholesky" if width <= _NEWTON else "lbfgs", max_iter=300)
-        with warnings.catch_warnings():  # warnings of separated classes and collinear columns, which the penalty handles
-            warnings.simplefilter("ignore")
-            model.fit(part.matrix, part.codes, sample_weight=part.weights.astype(part.matrix.dtype))
-        coefficients, intercepts = model.coef_.astype(np.float64), model.intercept_.astype(np.float64)
-        if part.num_classes == 2:
-            coefficients = np.concatenate([0 * coefficients, coefficients])
-            intercepts = np.concatenate([0 * intercepts, intercepts])
-        return LinearModel(coefficients, intercepts)
-
-
-@dataclass(frozen=True, eq=False)
-class BoostingModel:
-    """A LightGBM booster that predicts log-odds (two classes) or a log-odds per class."""
-
-    booster: Any
-    num_classes: int
-
-    def log_probs(self, matrix: np.ndarray) -> Float64[np.ndarray, "n k"]:
-        """Return log-probabilities of the rows of `boosting_matrix`."""
-        scores = np.asarray(self.booster.predict(matrix, raw_score=True), dtype=np.float64)
-        return log_softmax(np.stack([np.zeros_like(scores), scores], 1) if self.num_classes == 2 else scores)
-
-
-@dataclass(frozen=True)
-class Boosting:
-    """Gradient-boosted trees of LightGBM, with its built-in objective and handling of missing cells and categories.
+class ComparedRows:
+    """The rows on which candidates are compared.
 
     Attributes:
-        categories: the columns of the matrix that are codes of levels.
-        seed: seed of LightGBM.
+        table: these rows.
+        rows: their numbers in the whole table `(m,)`.
+        weights: with which their mix of classes is that of the whole table `(m,)`.
+        splits: rows to train on and to test on, of each fold.
+        notes: on their choice.
     """
 
-    categories: tuple[int, ...]
-    seed: int = 0
-    name: str = "boosting"
-    most_cells: int | None = None
+    table: LabelledTable
+    rows: Int64[np.ndarray, " m"]
+    weights: Float64[np.ndarray, " m"]
+    splits: list[Split]
+    notes: list[str]
 
-    def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-        """Return `boosting_matrix`."""
-        return boosting_matrix(frame, specs)
+    @property
+    def folds(self) -> Int64[np.ndarray, " m"]:
+        """The fold that left out each row."""
+        numbers = np.empty(len(self.rows), dtype=np.int64)
+        for number, (_, test) in enumerate(self.splits):
+            numbers[test] = number
+        return numbers
 
-    def tune(self, train: Part, valid: Part) -> float:
-        """Return the number of trees after which the log-likelihood of the validation rows no longer increases."""
-        import lightgbm
+    def given(self, pipeline: Pipeline) -> GivenRows:
+        """Return the rows, encoded for a pipeline."""
+        table = self.table
+        return GivenRows(pipeline.encode(table.frame, table.specs), table.codes, table.codes, self.weights, table.groups)
 
-        data = self._data(train)
-        stop = lightgbm.early_stopping(_PATIENCE, verbose=False)
-        booster = lightgbm.train(self._options(train), data, _MOST_TREES, [self._data(valid, data)], callbacks=[stop])
-        return float(max(booster.best_iteration, 1))
+    def held_out(self, log_probs: np.ndarray) -> HeldOut:
+        """Return the rows with out-of-fold predictions `(m, k)`."""
+        return HeldOut(log_probs, self.table.codes, self.table.groups)
 
-    def fit(self, part: Part, setting: float) -> BoostingModel:
-        """Fit that many trees."""
-        import lightgbm
 
-        booster = lightgbm.train(self._options(part), self._data(part), num_boost_round=round(setting))
-        return BoostingModel(booster, part.num_classes)
+@dataclass(frozen=True, eq=False)
+class CrossFit:
+    """A tuned pipeline, and its models without each fold, with their predictions of that at the table's mix `(m, k)`."""
 
-    def _data(self, part: Part, reference: Any = None) -> Any:
-        import lightgbm
+    pipeline: Pipeline
+    models: list[Pipeline]
+    log_probs: Float64[np.ndarray, "m k"]
+    seconds: float
 
-        return lightgbm.Dataset(
-            part.matrix,
-            part.codes,
-            reference=reference,
-            weight=part.weights,
-            categorical_feature=list(self.categories) or "auto",
-            free_raw_data=True,
+
+@dataclass(frozen=True, eq=False)
+class TableCandidate:
+    """A pipeline with a correction, and its out-of-fold predictions.
+
+    Attributes:
+        name: the name in the table.
+        found: the pipeline; None for always answering π.
+        method: that of the correction; "none" is shown, but never chosen.
+        log_probs: out-of-fold predictions at π `(m, k)`.
+    """
+
+    name: str
+    found: CrossFit | None
+    method: str
+    log_probs: Float64[np.ndarray, "m k"]
+
+
+def compared_rows(table: LabelledTable, num_folds: int, seed: int, most: int) -> ComparedRows:
+    """Return at most `most` rows, in folds that keep groups together; fewer folds if a class has fewer rows, or groups.
+
+    Raises:
+        ValueError: if there cannot be two folds with every class in the rows outside of each.
+    """
+    rows, weights = stratified_rows(table.codes, most, seed)
+    codes, groups = table.codes[rows], None if table.groups is None else table.groups[rows]
+    splits, count = None, num_folds
+    while splits is None and count > 1:
+        try:
+            splits = splits_of(count, GivenRows(rows, codes, codes, weights, groups), seed)
+        except ValueError:  # a class is in one fold alone
+            pass
+        count -= 1
+    if splits is None:
+        raise ValueError(
+            "Expected every class in two groups or more, so that one can be tested on, but there are not enough: add groups, "
+            "or leave the group column out."
         )
-
-    def _options(self, part: Part) -> dict[str, Any]:
-        small = len(part.codes) < _SMALL
-        several = {"objective": "multiclass", "num_class": part.num_classes}
-        return {
-            **({"objective": "binary"} if part.num_classes == 2 else several),
-            "learning_rate": 0.05 if small else 0.1,
-            "num_leaves": 7 if small else 31,
-            "min_data_in_leaf": max(1, min(20, len(part.codes) // 20)),
-            "lambda_l2": 1.0,
-            "seed": self.seed,
-            "deterministic": True,
-            "force_row_wise": True,
-            "num_threads": 1 if len(part.codes) < _ONE_THREAD else 0,
-            "verbosity": -1,
-        }
+    notes = []
+    if len(rows) < len(table.codes):
+        notes.append(f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows.")
+    if len(splits) < num_folds:
+        notes.append(f"{len(splits)} folds instead of {num_folds}: a class has no more rows, or groups.")
+    frame = table.frame if len(rows) == len(table.codes) else table.frame.iloc[rows]
+    return ComparedRows(LabelledTable(frame, table.specs, codes, groups), rows, weights, splits, notes)
 
 
-def families(names: Sequence[str] | None, specs: Sequence[ColumnSpec], seed: int) -> tuple[list[Family], list[str]]:
-    """Return the families to compare, and notes about missing ones.
+def cross_fit(pipeline: Pipeline, some: ComparedRows) -> CrossFit:
+    """Tune a pipeline, and return each row's prediction by a copy of it that was fitted to the other folds."""
+    start, rows = time.perf_counter(), some.given(pipeline)
+    tuned = pipeline.tuned(rows)
+    found = out_of_fold(tuned, rows, some.splits, {"sample_weight": rows.weights})
+    log_probs = log_prob_rows(found.values, found.values.shape[1], probability_floor(found.values))
+    return CrossFit(tuned, found.models, log_probs, time.perf_counter() - start)
+
+
+def corrected(
+    found: CrossFit, some: ComparedRows, prevalence: Prevalence, matched: Calibration | None = None
+) -> tuple[list[TableCandidate], TableCandidate | None]:
+    """Return a pipeline with every correction, and the one to use.
+
+    That is chosen as in `PrevalenceCorrectedClassifier`; None if it is not clearly better than always answering π.
 
     Args:
-        names: "linear" and "boosting"; None for both, if installed.
-        specs: the columns.
-        seed: seed of families that draw random numbers.
+        found: the pipeline.
+        some: the rows.
+        prevalence: π, and the mix of the table.
+        matched: the correction that makes the mean prediction of unlabelled rows π, if there are some.
     """
-    known = ("linear", "boosting")
-    unknown = [name for name in names or () if name not in known]
-    if unknown or (names is not None and not names):
-        raise ValueError(f"Expected `candidates` among {', '.join(known)}, but got {unknown or names}: choose one or both.")
-    notes, chosen = [], list(known if names is None else dict.fromkeys(names))
-    if "boosting" in chosen and not _has_lightgbm():
-        if names is not None:
-            raise ImportError(f"Boosting needs LightGBM: {install('table')}.")
-        chosen.remove("boosting")
-        notes.append(f"boosting was not tried, since LightGBM is not installed: {install('table')}.")
-    categories = tuple(number for number, spec in enumerate(specs) if spec.is_category)
-    made: dict[str, Family] = {"linear": Linear(), "boosting": Boosting(categories, seed)}
-    return [made[name] for name in known if name in chosen], notes
+    data, pi = some.held_out(found.log_probs), prevalence.population
+    tables = {"closed_form": np.asarray(retarget(found.log_probs, prevalence.sampling, pi))}
+    if matched is not None:
+        tables["mean_matching"] = matched.apply(found.log_probs)
+    kinds: tuple[CalibrationKind, ...] = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
+    tables |= {kind: cross_fitted(data, some.folds, kind, pi) for kind in kinds}
+    method = choose_correction(tables, data, pi)
+    if float(np.abs(prevalence.log_weights).max()) > 1e-6:
+        tables["none"] = found.log_probs
+    made = {name: TableCandidate(_candidate_name(found, name), found, name, table) for name, table in tables.items()}
+    return list(made.values()), made.get(method)
 
 
-def log_likelihood(model: Fitted, part: Part) -> float:
-    """Return the weighted mean log-likelihood of the labels."""
-    own = model.log_probs(part.matrix)[np.arange(len(part.codes)), part.codes]
-    return float(np.average(own, weights=part.weights))
+def simplest(candidates: Sequence[TableCandidate], some: ComparedRows, population: np.ndarray) -> TableCandidate | None:
+    """Return the first, unless a later one is better by more than one standard error of the paired difference."""
+    if not candidates:
+        return None
+    tables = {each.name: each.log_probs for each in candidates}
+    name = clearly_best(tables, some.held_out(candidates[0].log_probs), population)
+    return next(each for each in candidates if each.name == name)
 
 
-def log_softmax(scores: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
-    """Return the log-softmax of scores."""
-    scores = scores - scores.max(1, keepdims=True)
-    return scores - np.log(np.exp(scores).sum(1, keepdims=True))
+def always_population(prevalence: Prevalence, rows: int) -> TableCandidate:
+    """Return the candidate that predicts π for every row."""
+    return TableCandidate(NOTHING, None, "closed_form", np.tile(np.log(prevalence.population), (rows, 1)))
 
 
-def _has_lightgbm() -> bool:
-    try:
-        import lightgbm  # noqa: F401
-    except (ImportError, OSError):  # the second if its library lacks OpenMP
-        return False
-    return True
+def correction_of(
+    method: str, log_probs: np.ndarray, codes: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
+) -> Calibration:
+    """Return a correction: apply it to predictions, and move these from its `sampling` to the population.
+
+    Args:
+        method: "closed_form", "affine" or "beta".
+        log_probs: out-of-fold predictions `(m, k)`, at `sampling`.
+        codes: class numbers `(m,)`.
+        sampling: the mix (K,) at which the predictions hold without a calibration.
+        shrink: as in `fit_calibration`.
+    """
+    if method == "closed_form":
+        return Calibration("mean", np.ones(len(sampling)), np.zeros(len(sampling)), sampling)
+    return fit_slopes(HeldOut(log_probs, codes), checked_kind(method, "method"), shrink)
+
+
+def fold_corrections(
+    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
+) -> list[Calibration]:
+    """Return the correction of the model without each fold, by the rows outside of it; arguments as in `correction_of`."""
+    found, counts = [], np.bincount(codes)
+    for fold in range(int(folds.max()) + 1):
+        other = folds != fold
+        mix = sampling * np.bincount(codes[other], minlength=len(counts)) / counts  # at which that model predicts
+        found.append(correction_of(method, log_probs[other], codes[other], mix / mix.sum(), shrink))
+    return found
+
+
+def comparison_table(
+    candidates: Sequence[TableCandidate], chosen: TableCandidate, some: ComparedRows, prevalence: Prevalence
+) -> pd.DataFrame:
+    """Return the figures of each candidate at π, the best expected log-likelihood first."""
+    rows = []
+    for each in candidates:
+        found = evaluate(each.log_probs, some.table.codes, prevalence, groups=some.table.groups, intervals="analytic")
+        figures = ("skill", "auc", "calibration_slope", "calibration_intercept")
+        rows.append(
+            {
+                "candidate": each.name,
+                "family": "none" if each.found is None else each.found.pipeline.family,
+                "correction": each.method.replace("_", " "),
+                "expected_log_likelihood": found.expected_log_likelihood.value,
+                "low": found.expected_log_likelihood.low,
+                "high": found.expected_log_likelihood.high,
+                **{name: getattr(found, name).value for name in figures},
+                "seconds": 0.0 if each.found is None else each.found.seconds,
+                "chosen": each is chosen,
+            }
+        )
+    return pd.DataFrame(rows).sort_values("expected_log_likelihood", ascending=False, ignore_index=True)
+
+
+def _candidate_name(found: CrossFit, method: str) -> str:
+    return f"{found.pipeline.family}, {'uncorrected' if method == 'none' else method.replace('_', ' ')}"

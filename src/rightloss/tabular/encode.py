@@ -22,6 +22,9 @@ _FAR = 400  # binary exponent of the largest number from which a column's mean a
 _FARTHEST = 1e6  # standard deviations at which a number is clipped, well inside float32
 
 
+OddCells = dict[str, tuple[int, str]]  # by column: how many cells, and an example
+
+
 @dataclass(frozen=True)
 class ColumnSpec:
     """How to encode one column as numbers.
@@ -117,19 +120,46 @@ def check_columns(frame: pd.DataFrame, specs: Sequence[ColumnSpec], known: Seque
     Raises:
         ValueError: if a column is missing or duplicated.
     """
-    missing = [spec.name for spec in specs if spec.name not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"Expected the columns that the model was trained on, but {missing} are missing: add them; cells may be empty."
-        )
-    twice = sorted({spec.name for spec in specs if list(frame.columns).count(spec.name) > 1})
-    if twice:
-        raise ValueError(f"Expected every column once, but {twice} come more than once: remove the others.")
-    found = [finding for spec in specs for finding in _odd_cells(frame[spec.name], spec)]
+    require_columns(list(frame.columns), specs)
+    found = odd_findings([odd_cells(frame, specs)], len(frame), specs)
     extra = [str(name) for name in frame.columns if name not in {spec.name for spec in specs} | set(known)]
     if extra:
         found.append(Finding("note", None, f"the columns {extra[:20]} are not used: the model was trained without them."))
     return found
+
+
+def require_columns(columns: Sequence[str], specs: Sequence[ColumnSpec]) -> None:
+    """Raise a ValueError if a column is missing or duplicated."""
+    missing = [spec.name for spec in specs if spec.name not in columns]
+    if missing:
+        raise ValueError(
+            f"Expected the columns that the model was trained on, but {missing} are missing: add them; cells may be empty."
+        )
+    twice = sorted({spec.name for spec in specs if columns.count(spec.name) > 1})
+    if twice:
+        raise ValueError(f"Expected every column once, but {twice} come more than once: remove the others.")
+
+
+def odd_cells(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> OddCells:
+    """Return, by column, how many cells did not occur in training, and an example."""
+    found = {spec.name: _odd_cells(frame[spec.name], spec) for spec in specs}
+    return {name: odd for name, odd in found.items() if odd[0]}
+
+
+def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSpec]) -> list[Finding]:
+    """Return warnings about the odd cells of all chunks of a table."""
+    findings = []
+    for spec in specs:
+        odd = [chunk[spec.name] for chunk in chunks if spec.name in chunk]
+        many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
+        if odd and spec.is_category:
+            words = f"{many} have a category that training did not, such as {odd[0][1]!r}: they are read as 'other'."
+            findings.append(Finding("warning", spec.name, words))
+        elif odd:
+            what = "dates" if spec.kind == "date" else "numbers"
+            words = f"{many} are no {what}, such as {odd[0][1]!r}: they are read as missing."
+            findings.append(Finding("warning", spec.name, words))
+    return findings
 
 
 def readable(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
@@ -141,24 +171,14 @@ def readable(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
     return np.array([*(text in familiar for text in texts), False])[codes]
 
 
-def _odd_cells(series: pd.Series, spec: ColumnSpec) -> list[Finding]:
+def _odd_cells(series: pd.Series, spec: ColumnSpec) -> tuple[int, str]:
     if spec.is_category:
         codes, texts = as_text(series)
         familiar = {*spec.categories, *spec.pooled}
         new = [number for number, text in enumerate(texts) if text not in familiar]
-        if not new:
-            return []
-        cells = int(np.isin(codes, new).sum())
-        words = f"{cells:,} of {len(series):,} cells have a category that training did not, such as {texts[new[0]][:40]!r}: "
-        return [Finding("warning", spec.name, words + "they are read as 'other'.")]
-    values = _raw(series, spec)
-    bad = np.isnan(values) & series.notna().to_numpy()
-    if not bad.any():
-        return []
-    example = str(series.to_numpy(dtype=object)[int(np.argmax(bad))])[:40]
-    what = "dates" if spec.kind == "date" else "numbers"
-    words = f"{int(bad.sum()):,} of {len(series):,} cells are no {what}, such as {example!r}: they are read as missing."
-    return [Finding("warning", spec.name, words)]
+        return (int(np.isin(codes, new).sum()), texts[new[0]][:40]) if new else (0, "")
+    bad = np.isnan(_raw(series, spec)) & series.notna().to_numpy()
+    return (int(bad.sum()), str(series.to_numpy(dtype=object)[int(np.argmax(bad))])[:40]) if bad.any() else (0, "")
 
 
 def _number_spec(series: pd.Series, kind: Kind) -> ColumnSpec:

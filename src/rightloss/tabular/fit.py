@@ -1,4 +1,4 @@
-"""Fit a table: compare candidates by cross-validation at the population, and refit the chosen one on all rows.
+"""Fit a table: compare candidates by cross-fitting at the population, and refit the chosen one on all rows.
 
 Stage: `pandas.DataFrame`, target, population, unlabelled rows → `TableModel`.
 """
@@ -7,52 +7,58 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int64
+from sklearn.base import clone
 
-from ..predictive.retarget import retarget
+from ..arrays import checked_number
+from ..calibration import Calibration, fit_mean
+from ..calibration.choice import expected_gain, score
+from ..predictive import retarget
 from ..prevalence import Prevalence
-from ..shift import JointPrevalenceEstimate
 from ..sklearn.population import LearntPopulation, Population, is_unknown
-from .candidates import Family, Fitted, LinearModel, Part, families
-from .columns import as_text
-from .compare import (
-    Candidate,
-    CrossValidation,
-    Progress,
+from .candidates import (
+    ComparedRows,
+    CrossFit,
+    LabelledTable,
+    TableCandidate,
     always_population,
-    calibration_of,
-    candidates_of,
-    choose,
-    choose_folds,
+    compared_rows,
     comparison_table,
-    cross_validate,
-    likelihoods,
+    corrected,
+    correction_of,
+    cross_fit,
+    fold_corrections,
+    simplest,
 )
-from .encode import ColumnSpec, column_specs, linear_matrix
+from .columns import as_text
+from .encode import column_specs
 from .findings import Finding, TableWarning, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
 from .limits import odds_ratios
-from .model import FoldModels, HeldOutRows, TableModel
-from .splits import stratified_rows
+from .model import FoldModels, HeldOutPredictions, TableModel
+from .pipelines import LinearPipeline, Pipeline, pipelines, stratified_rows
 from .unlabelled import (
     WITH_UNLABELLED,
     LinearWithUnlabelled,
     UnlabelledReport,
     UnlabelledTable,
-    by_fold,
     learn_population,
     mean_findings,
     shift_findings,
     stream_log_likelihood,
     unlabelled_table,
-    what_they_brought,
 )
 
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+Progress = Callable[[float, int, str], None]
+Step = Callable[[str], None]
 _NOTHING_BETTER = (
     "no candidate predicts better than always answering π: the model does so, and its predictions are all the same."
 )
@@ -75,19 +81,21 @@ def fit_table(
 ) -> TableModel:
     """Fit a classifier of a table for a population.
 
-    Linear models and boosted trees are trained on the given rows, and their predictions moved to the population: in closed
-    form, or after a cross-fitted affine calibration of their log-probabilities. All are compared out of fold by the expected
-    log-likelihood at the population, together with always answering π and the uncorrected models. The simplest one within one
-    standard error of the best is kept and fitted to all rows.
+    Linear models and boosted trees are trained on the given rows, and their predictions moved to the population, as in
+    [`PrevalenceCorrectedClassifier`][rightloss.sklearn.PrevalenceCorrectedClassifier]: in closed form, or calibrated on
+    out-of-fold predictions. Its rule, by the expected log-likelihood at the population, chooses the correction of each.
+    Boosting is kept if it is better than the linear model by more than one standard error. If neither is better than always
+    answering π, the model answers π.
 
     For a large table, candidates are compared on a subset of the rows, which keeps as many rows of a rare class as possible
     and weights the other classes. Scales, medians and lists of categories use all rows, but not the labels.
 
-    With unlabelled rows of the population there is one more candidate: a linear model by the likelihood of both
-    (`InformationGainClassifier.fit`), which uses them in every fold. First, a test checks whether p(x|y) is the same in both
-    tables. If it does not warn, that candidate and the best of the others are compared by the likelihood of held-out rows of
-    both tables (`stream_log_likelihood`). If it warns, that candidate is not kept. An unknown population is learned once, from
-    the out-of-fold predictions of the better family (`joint_prevalence`), and all candidates are compared at it.
+    With unlabelled rows of the population there are more candidates: predictions with a mean of π over these rows, and a linear
+    model by the likelihood of both tables (`InformationGainClassifier.fit`), which uses them in every fold. First, a test
+    checks whether p(x|y) is the same in both tables. If it does not warn, that model and the best of the others are compared by
+    the likelihood of held-out rows of both tables (`stream_log_likelihood`). If it warns, these candidates are not kept. An
+    unknown population is learned once, from the out-of-fold predictions of the better pipeline (`joint_prevalence`), and all
+    candidates are compared at it.
 
     Args:
         frame: the table.
@@ -117,7 +125,8 @@ def fit_table(
         >>> model.comparison["candidate"].iloc[-1]
         'linear, uncorrected'
     """
-    _check_numbers(folds, max_compare_rows)
+    checked_number(folds, "folds", 2.0, remedy="one is tested on, the others are trained on")
+    checked_number(max_compare_rows, "max_compare_rows", 100.0, remedy="such as 50000")
     stated, left_out = _stated_population(population, unlabelled), list(leave_out)
     report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
     raise_errors(report.findings)
@@ -127,213 +136,157 @@ def fit_table(
     labelled = found.codes >= 0
     frame = frame if labelled.all() else frame.loc[labelled]
     specs = column_specs(frame, {column.name: column.kind for column in report.columns if column.role == "feature"})
-    groups = None if group is None else _group_numbers(frame[group])
-    others: UnlabelledTable | None = None
-    odd: list[Finding] = []
-    if unlabelled is not None:
-        others, odd = unlabelled_table(unlabelled, frame, specs, target, seed)
-    table = _Table(frame, specs, found.codes[labelled], groups, len(found.classes), others)
-    chosen_families, notes = families(candidates, specs, seed)
-    result = _compare(table, chosen_families, prevalence, folds, seed, max_compare_rows, progress)
-    notes += result.notes
-    ratios = None
-    if isinstance(result.fitted, LinearModel):
-        ratios, why = odds_ratios(frame, specs, table.codes, found.classes, groups)
-        notes += why
+    table = LabelledTable(frame, specs, found.codes[labelled], None if group is None else _group_numbers(frame[group]))
+    others, odd = (None, []) if unlabelled is None else unlabelled_table(unlabelled, frame, specs, target, seed)
+    models, notes = pipelines(candidates, specs, seed)
+    some = compared_rows(table, folds, seed, max_compare_rows)
+    with_both = others is not None and models[0].family == "linear"
+    step = _steps(progress, len(models) + 2 + (others is not None) + with_both)
+    compared = _compare(models, some, prevalence, others, step)
+    chosen, prevalence = compared.chosen, compared.prevalence
+    step("figures of the candidates")
+    comparison = comparison_table(compared.candidates, chosen, some, prevalence)
+    step("fit to all rows")
+    fitted = None if chosen.found is None else _refit(chosen.found.pipeline, table, seed)
+    ratios, why = odds_ratios(table, found.classes) if isinstance(fitted, LinearPipeline) else (None, [])
+    of_others = None if others is None or fitted is None else others.predictions(fitted)
+    findings = [Finding("note", None, words) for words in (*notes, *some.notes, *why)] + compared.findings
+    findings += [Finding("warning", None, _NOTHING_BETTER)] if fitted is None else []
     model = TableModel(
         target=target,
         group=group,
         classes_=found.classes,
         positive=found.positive,
-        population=result.prevalence,
+        population=prevalence,
         columns=specs,
-        comparison=result.comparison,
-        held_out=result.held_out,
-        family="linear" if result.chosen.family == WITH_UNLABELLED else result.chosen.family,
-        fitted=result.fitted,
-        calibration=None if result.chosen.correction != "affine" else calibration_of(result.raw, result.held_out.target),
+        comparison=comparison,
+        held_out=HeldOutPredictions(chosen.log_probs, some.table.codes, some.table.groups, some.rows),
+        fitted=fitted,
+        correction=None if fitted is None else _correction(chosen, some, prevalence, of_others),
         rows=len(frame),
-        findings=[*report.findings, *odd, *(Finding("note", None, words) for words in notes), *result.findings],
-        unlabelled=result.unlabelled,
-        folds=result.folds,
+        findings=[*report.findings, *odd, *findings],
+        unlabelled=compared.brought,
+        folds=_fold_models(chosen, some, prevalence, others),
         odds_ratios=ratios,
     )
+    step("done")
     return model if others is None else _with_mean_predictions(model, others)
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """The labelled rows, and the unlabelled ones."""
+class _Compared:
+    """All candidates, the chosen one, π, how unlabelled rows were used, and findings."""
 
-    frame: pd.DataFrame
-    specs: list[ColumnSpec]
-    codes: Int64[np.ndarray, " n"]
-    groups: Int64[np.ndarray, " n"] | None
-    num_classes: int
-    others: UnlabelledTable | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Result:
-    """The result of a comparison."""
-
-    chosen: Candidate
-    fitted: Fitted | None
-    raw: np.ndarray
-    comparison: pd.DataFrame
-    held_out: HeldOutRows
-    notes: list[str]
-    findings: list[Finding]
+    candidates: list[TableCandidate]
+    chosen: TableCandidate
     prevalence: Prevalence
-    unlabelled: UnlabelledReport | None
-    folds: FoldModels | None
+    brought: UnlabelledReport | None = None
+    findings: list[Finding] = field(default_factory=list)
 
 
 def _compare(
-    table: _Table,
-    chosen_families: list[Family],
-    prevalence: Prevalence,
-    num_folds: int,
-    seed: int,
-    most: int,
-    progress: Progress | None,
-) -> _Result:
-    """Cross-validate the families on some rows, choose, and refit."""
-    some = _some_rows(table, num_folds, seed, most)
-    more = int(any(family.name == "linear" for family in chosen_families)) if table.others is not None else 0
-    step = _steps(progress, (len(chosen_families) + more) * some.num_folds + 2 + (table.others is not None))
-    findings: list[Finding] = []
-    p_value, estimate = None, None
-    if table.others is not None:
-        step("test of the unlabelled rows")
-        of_others = linear_matrix(table.others.frame, table.specs)
-        p_value, findings = shift_findings(linear_matrix(some.frame, table.specs), some.codes, of_others, prevalence)
-    crossed = {family.name: _crossed(family, table, some, seed, step) for family in chosen_families}
+    models: Sequence[Pipeline], some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None, step: Step
+) -> _Compared:
+    """Cross-fit the pipelines, and choose one and its correction."""
+    crossed = [_crossed(each, some, step) for each in models]
+    if others is None:
+        return _choose(crossed, some, prevalence)
+    step("test of the unlabelled rows")
+    p_value, findings = shift_findings(some.table, others, prevalence)
+    brought = UnlabelledReport(others.rows, len(others.frame), p_value, warned=bool(findings))
     if prevalence.is_unknown:
-        estimate = _learnt_population(chosen_families, crossed, some.codes, table)
+        estimate = learn_population(crossed, some.table.codes, others)
+        brought = replace(brought, population_low=estimate.low.tolist(), population_high=estimate.high.tolist())
         prevalence = estimate.prevalence(prevalence.sampling)
-    if more:
-        chosen_families = [*chosen_families, LinearWithUnlabelled(of_others, prevalence)]
-        crossed[WITH_UNLABELLED] = _crossed(chosen_families[-1], table, some, seed, step)
-    compared, notes = _candidates(crossed, some, prevalence)
-    warned, gain = bool(findings), None
-    able = [each for each in compared if not (warned and each.family == WITH_UNLABELLED)]
-    chosen = choose(able, some.codes, prevalence, some.groups)
-    if more and not warned and p_value is not None:
-        chosen, gain = _chosen_by_both(compared, chosen_families, crossed, table, some, prevalence)
-    step("figures of the candidates")
-    comparison = comparison_table(compared, some.codes, prevalence, some.groups, chosen)
-    step("fit to all rows")
-    fitted, raw, of_folds = None, chosen.log_probs, None
-    if chosen.family is None:
-        findings.append(Finding("warning", None, _NOTHING_BETTER))
-    else:
-        family = next(each for each in chosen_families if each.name == chosen.family)
-        found = crossed[family.name]
-        fitted, raw = _refit(family, table, found.setting, seed), found.log_probs
-        of_folds = FoldModels(found.models, raw, some.folds)
-    step("done")
-    brought = None
-    if table.others is not None:
-        of_test = (p_value, warned, gain)
-        brought = what_they_brought(table.others, *of_test, estimate, compared, chosen, some.codes, prevalence, some.groups)
-    held = HeldOutRows(chosen.log_probs, some.codes, some.groups, some.rows)
-    return _Result(chosen, fitted, raw, comparison, held, some.notes + notes, findings, prevalence, brought, of_folds)
+    compared = _choose(crossed, some, prevalence, None if findings else others)
+    compared = replace(compared, brought=brought, findings=findings)
+    return _with_both_tables(compared, models[0], some, others, step) if models[0].family == "linear" else compared
 
 
-@dataclass(frozen=True, eq=False)
-class _SomeRows:
-    """The rows for the comparison of candidates, with the test fold of each, and notes on their choice."""
-
-    rows: Int64[np.ndarray, " m"]
-    weights: np.ndarray
-    frame: pd.DataFrame
-    codes: Int64[np.ndarray, " m"]
-    groups: Int64[np.ndarray, " m"] | None
-    folds: Int64[np.ndarray, " m"]
-    notes: list[str]
-
-    @property
-    def num_folds(self) -> int:
-        return int(self.folds.max()) + 1
+def _choose(
+    crossed: Sequence[CrossFit], some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None = None
+) -> _Compared:
+    """Return all candidates and the best; unlabelled rows, if given, have a mean prediction of π in one correction."""
+    candidates, kept = [always_population(prevalence, len(some.rows))], []
+    for each in crossed:
+        matched = None if others is None else fit_mean(others.by_fold(each.models), prevalence)
+        made, best = corrected(each, some, prevalence, matched)
+        candidates += made
+        kept += [] if best is None else [best]
+    return _Compared(candidates, simplest(kept, some, prevalence.population) or candidates[0], prevalence)
 
 
-def _some_rows(table: _Table, num_folds: int, seed: int, most: int) -> _SomeRows:
-    rows, weights = stratified_rows(table.codes, most, seed)
-    codes, groups = table.codes[rows], None if table.groups is None else table.groups[rows]
-    folds = choose_folds(codes, groups, num_folds, seed)
-    notes = []
-    if len(rows) < len(table.codes):
-        notes.append(f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows.")
-    if int(folds.max()) + 1 < num_folds:
-        notes.append(f"{int(folds.max()) + 1} folds instead of {num_folds}: a class has no more rows, or groups.")
-    return _SomeRows(rows, weights, table.frame.iloc[rows], codes, groups, folds, notes)
+def _with_both_tables(
+    compared: _Compared, linear: Pipeline, some: ComparedRows, others: UnlabelledTable, step: Step
+) -> _Compared:
+    """Add the linear model of both tables; keep it if the test did not warn, and it explains held-out rows of both best."""
+    assert compared.brought is not None
+    prevalence, chosen, brought = compared.prevalence, compared.chosen, compared.brought
+    pipeline = LinearWithUnlabelled(prevalence, others.encoded(linear), random_state=linear.random_state)
+    found = _crossed(pipeline, some, step, WITH_UNLABELLED)
+    learnt = replace(corrected(found, some, prevalence)[0][0], name=WITH_UNLABELLED)  # the closed form: its likelihood has π
+    plain = next(each for each in compared.candidates if each.name == "linear, closed form")
+    own = score({"learnt": learnt.log_probs, "plain": plain.log_probs}, some.held_out(plain.log_probs))
+    gain, error = expected_gain(own["learnt"] - own["plain"], some.held_out(plain.log_probs), prevalence.population)
+    brought = replace(brought, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
+    if not brought.warned:
+        codes, pi = some.table.codes, prevalence.population
+        ours = [np.asarray(retarget(each, prevalence.sampling, pi)) for each in found.pipeline.held_out(some)]
+        theirs = chosen.log_probs, _of_others(chosen, some, prevalence, others)
+        better = stream_log_likelihood(ours[0], codes, ours[1], pi) - stream_log_likelihood(theirs[0], codes, theirs[1], pi)
+        chosen = learnt if better > 0 else chosen
+        brought = replace(brought, stream_gain=better, kept=chosen is learnt)
+    return replace(compared, candidates=[*compared.candidates, learnt], chosen=chosen, brought=brought)
 
 
-def _crossed(family: Family, table: _Table, some: _SomeRows, seed: int, step: Callable[[str], None]) -> CrossValidation:
-    part = Part(family.matrix(some.frame, table.specs), some.codes, some.weights, table.num_classes)
-    return cross_validate(family, part, some.folds, some.groups, seed, step)
+def _crossed(pipeline: Pipeline, some: ComparedRows, step: Step, name: str | None = None) -> CrossFit:
+    step(f"{name or pipeline.family}, {len(some.splits)} folds")
+    return cross_fit(pipeline, some)
 
 
-def _candidates(
-    crossed: dict[str, CrossValidation], some: _SomeRows, prevalence: Prevalence
-) -> tuple[list[Candidate], list[str]]:
-    """Return all candidates, the simplest first, and notes about impossible ones."""
-    compared = [always_population(prevalence, len(some.rows))]
-    notes: list[str] = []
-    for name, found in crossed.items():
-        made, words = candidates_of(name, found, some.codes, some.folds, prevalence)
-        if name == WITH_UNLABELLED:  # its closed form follows from its likelihood
-            compared.append(replace(made[0], name=name, only_as_best=True))
-        else:
-            compared, notes = compared + made, notes + words
-    return compared, notes
-
-
-def _chosen_by_both(
-    compared: list[Candidate],
-    chosen_families: list[Family],
-    crossed: dict[str, CrossValidation],
-    table: _Table,
-    some: _SomeRows,
-    prevalence: Prevalence,
-) -> tuple[Candidate, float]:
-    """Choose between the model with unlabelled rows and the best of the others, by held-out rows of both tables.
-
-    Returns:
-        The one with the higher `stream_log_likelihood`, and that of the first minus that of the other.
-    """
-    assert table.others is not None
-    (learnt,) = [each for each in compared if each.family == WITH_UNLABELLED]
-    rival = choose([each for each in compared if each is not learnt], some.codes, prevalence, some.groups)
-    family = chosen_families[-1]
-    assert isinstance(family, LinearWithUnlabelled)
-    part = Part(family.matrix(some.frame, table.specs), some.codes, some.weights, table.num_classes)
-    with_them = family.held_out(part, some.folds, crossed[WITH_UNLABELLED].settings)
-    without = rival.log_probs, _of_others(rival, chosen_families, crossed, table, some.codes, prevalence)
-    pi = prevalence.population.numpy()
-    scores = [stream_log_likelihood(ours, some.codes, theirs, pi) for ours, theirs in (with_them, without)]
-    return learnt if scores[0] > scores[1] else rival, scores[0] - scores[1]
-
-
-def _of_others(
-    candidate: Candidate,
-    chosen_families: list[Family],
-    crossed: dict[str, CrossValidation],
-    table: _Table,
-    codes: np.ndarray,
-    prevalence: Prevalence,
-) -> np.ndarray:
+def _of_others(candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable) -> np.ndarray:
     """Return a candidate's predictions of the unlabelled rows at π, from the models of the folds."""
-    assert table.others is not None
-    if candidate.family is None:
-        return np.tile(prevalence.population.log().numpy(), (len(table.others.frame), 1))
-    family, found = next(each for each in chosen_families if each.name == candidate.family), crossed[candidate.family]
-    raw, from_ = by_fold(found.models, family.matrix(table.others.frame, table.specs), table.num_classes), prevalence.sampling
-    if candidate.correction == "affine":
-        calibration = calibration_of(found.log_probs, codes)
-        raw, from_ = np.asarray(calibration(raw)), calibration.sampling
-    return np.asarray(retarget(raw, from_=from_, to=prevalence))
+    if candidate.found is None:
+        return np.tile(np.log(prevalence.population), (len(others.frame), 1))
+    raw = others.by_fold(candidate.found.models)
+    made = _correction(candidate, some, prevalence, raw)
+    return np.asarray(retarget(made.apply(raw), made.sampling, prevalence))
+
+
+def _correction(
+    candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, of_others: np.ndarray | None
+) -> Calibration:
+    """Return the correction of a candidate: by its out-of-fold predictions, or by its predictions of the unlabelled rows."""
+    assert candidate.found is not None
+    if candidate.method == "mean_matching":
+        assert of_others is not None
+        return fit_mean(of_others, prevalence)
+    return correction_of(candidate.method, candidate.found.log_probs, some.table.codes, prevalence.sampling)
+
+
+def _fold_models(
+    candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None
+) -> FoldModels | None:
+    """Return the models of the folds, each with the correction of its own rows."""
+    found, folds = candidate.found, some.folds
+    if found is None:
+        return None
+    if others is not None and candidate.method == "mean_matching":
+        made = [fit_mean(others.predictions(each), prevalence) for each in found.models]
+    elif isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
+        made = [_correction(candidate, some, prevalence, None)] * len(found.models)
+    else:
+        made = fold_corrections(candidate.method, found.log_probs, some.table.codes, folds, prevalence.sampling)
+    return FoldModels(found.models, found.log_probs, folds, made)
+
+
+def _refit(pipeline: Pipeline, table: LabelledTable, seed: int) -> Pipeline:
+    """Fit to all rows, or to as many as the pipeline's matrix allows."""
+    width = sum(spec.linear_width for spec in table.specs)
+    most = len(table.codes) if pipeline.most_cells is None else max(pipeline.most_cells // width, 1000)
+    rows, weights = stratified_rows(table.codes, most, seed)
+    frame = table.frame if len(rows) == len(table.codes) else table.frame.iloc[rows]
+    return clone(pipeline).fit(pipeline.encode(frame, table.specs), table.codes[rows], weights)
 
 
 def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableModel:
@@ -343,18 +296,8 @@ def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableM
         warnings.simplefilter("ignore", TableWarning)  # warnings of unusual cells, which are among the findings
         predictions = np.exp(model.predict_log_proba(others.frame))
     brought = replace(model.unlabelled, mean_predictions=predictions.mean(0).tolist())
-    found = mean_findings(predictions, model.population.population.numpy(), model.classes_)
+    found = mean_findings(predictions, model.population.population, model.classes_)
     return replace(model, unlabelled=brought, findings=[*model.findings, *found])
-
-
-def _learnt_population(
-    chosen_families: list[Family], crossed: dict[str, CrossValidation], codes: np.ndarray, table: _Table
-) -> JointPrevalenceEstimate:
-    """Estimate π with the family that has the best out-of-fold predictions at the table's own mix."""
-    assert table.others is not None
-    best = max(chosen_families, key=lambda family: float(likelihoods(crossed[family.name].log_probs, codes).mean()))
-    found = crossed[best.name]
-    return learn_population(found.models, found.log_probs, codes, best.matrix(table.others.frame, table.specs))
 
 
 def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
@@ -373,15 +316,6 @@ def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataF
         )
     assert not isinstance(population, str)
     return population
-
-
-def _refit(family: Family, table: _Table, setting: float, seed: int) -> Fitted:
-    """Fit to all rows, or to as many as the family's matrix allows."""
-    width = sum(spec.linear_width for spec in table.specs)
-    most = len(table.codes) if family.most_cells is None else max(family.most_cells // width, 1000)
-    rows, weights = stratified_rows(table.codes, most, seed)
-    frame = table.frame if len(rows) == len(table.codes) else table.frame.iloc[rows]
-    return family.fit(Part(family.matrix(frame, table.specs), table.codes[rows], weights, table.num_classes), setting)
 
 
 def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
@@ -403,10 +337,3 @@ def _steps(progress: Progress | None, total: int) -> Callable[[str], None]:
             progress(float(done), total, words)
 
     return step
-
-
-def _check_numbers(folds: int, max_compare_rows: int) -> None:
-    if isinstance(folds, bool) or folds < 2:
-        raise ValueError(f"Expected 2 folds or more, but got {folds!r}: one is tested on, the others are trained on.")
-    if isinstance(max_compare_rows, bool) or max_compare_rows < 100:
-        raise ValueError(f"Expected `max_compare_rows` of 100 or more, but got {max_compare_rows!r}: such as 50000.")

@@ -19,38 +19,37 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from .. import __version__
 from ..atomic_files import check_writable, umask
+from ..calibration import Calibration
 from ..extras import install
-from ..prevalence import Prevalence
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
-from ..shift import Calibration
-from .candidates import BoostingModel, Fitted, LinearModel
-from .columns import Kind
+from .candidates import correction_of, fold_corrections
 from .encode import ColumnSpec
-from .findings import Finding, Level
+from .findings import Finding
 from .labels import MOST_CLASSES, Label
-from .model import FoldModels, HeldOutRows, TableModel
+from .model import FoldModels, HeldOutPredictions, TableModel
+from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
 from .unlabelled import UnlabelledReport
 
-FORMAT, VERSION = "rightloss.table-model", 1
+FORMAT, VERSION = "rightloss.table-model", 2
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
 _MOST_JSON = 1 << 26  # bytes
 _ARRAYS_FORMAT = Format(
     "rightloss.table-arrays", 1, (), "model", "TableModel.save", "give the folder that TableModel.save has written"
 )
-_CALIBRATION = ("temperature", "bias", "sampling", "counts", "covariance")
+_CORRECTION = ("slopes", "biases", "sampling")
 _ODDS_RATIOS = ("class", "column", "change", "step", "odds_ratio", "low", "high")
 _FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
+Record = TypeVar("Record")
 
 
 def save_model(
@@ -147,30 +146,28 @@ def load_model(folder: str | os.PathLike[str]) -> TableModel:
     """
     folder = Path(folder)
     facts = _read_facts(folder)
-    for name, digest in _dict(facts, "files").items():
+    for name, digest in dict(facts.get("files") or {}).items():
         if name not in (_ARRAYS, _TREES) or _sha256(folder / name, folder) != digest:
             raise _damaged(folder, f"{name} is not as it was saved")
-    tensors, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS)
+    arrays, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS, "numpy")
     try:
-        return _assemble(facts, tensors, folder)
+        return _assemble(facts, arrays, folder)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise _damaged(folder, f"{type(error).__name__}: {error}") from error
 
 
 def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
-    tensors = {"held_out.log_probs": model.held_out.log_probs, "held_out.target": model.held_out.target}
-    tensors["held_out.rows"] = model.held_out.rows
-    if model.held_out.groups is not None:
-        tensors["held_out.groups"] = model.held_out.groups
-    if isinstance(model.fitted, LinearModel):
-        tensors |= {"coefficients": model.fitted.coefficients, "intercepts": model.fitted.intercepts}
-    tensors |= _fold_arrays(model.folds)
-    arrays = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()}
-    if model.calibration is not None:
-        arrays |= {f"calibration.{name}": getattr(model.calibration, name).double() for name in _CALIBRATION}
+    held, folds = model.held_out, model.folds
+    arrays = {f"held_out.{name}": value for name, value in vars(held).items() if value is not None}
+    if model.fitted is not None and model.correction is not None:
+        arrays |= _pipeline_arrays(model.fitted, model.correction, "")
+    if folds is not None:
+        arrays |= {"folds.log_probs": folds.log_probs, "folds.numbers": folds.numbers}
+        for number, (fitted, correction) in enumerate(zip(folds.models, folds.corrections, strict=True)):
+            arrays |= _pipeline_arrays(fitted, correction, f"folds.{number}.")
+    if isinstance(model.fitted, BoostingPipeline):
+        (folder / _TREES).write_bytes(arrays.pop("trees").tobytes())
     write_file(_ARRAYS_FORMAT, folder / _ARRAYS, arrays, {})
-    if isinstance(model.fitted, BoostingModel):
-        (folder / _TREES).write_bytes(_trees(model.fitted))
     for name, text in others.items():
         (folder / name).write_text(text, encoding="utf-8")
     facts = _facts(model) | {
@@ -181,21 +178,14 @@ def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
     (folder / _JSON).write_text(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
 
 
-def _fold_arrays(folds: FoldModels | None) -> dict[str, np.ndarray]:
-    """Return the models of the folds as arrays, trees as the bytes of their text."""
-    if folds is None:
-        return {}
-    arrays = {"folds.log_probs": folds.log_probs, "folds.numbers": folds.numbers}
-    for number, fitted in enumerate(folds.models):
-        if isinstance(fitted, LinearModel):
-            arrays |= {f"folds.{number}.{name}": getattr(fitted, name) for name in ("coefficients", "intercepts")}
-        elif isinstance(fitted, BoostingModel):
-            arrays[f"folds.{number}.trees"] = np.frombuffer(_trees(fitted), dtype=np.uint8).copy()
-    return arrays
-
-
-def _trees(fitted: BoostingModel) -> bytes:
-    return str(fitted.booster.model_to_string()).encode()
+def _pipeline_arrays(fitted: Pipeline, correction: Calibration, prefix: str) -> dict[str, np.ndarray]:
+    """Return a pipeline and its correction as arrays, trees as the bytes of their text."""
+    arrays = {name: getattr(correction, name) for name in _CORRECTION}
+    if isinstance(fitted, LinearPipeline):
+        arrays |= {"coefficients": fitted.coef_, "intercepts": fitted.intercept_}
+    else:
+        arrays["trees"] = np.frombuffer(fitted.booster_.model_to_string().encode(), dtype=np.uint8)
+    return {prefix + name: value for name, value in arrays.items()}
 
 
 def _facts(model: TableModel) -> dict[str, Any]:
@@ -209,7 +199,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
         "positive": model.positive,
         "prevalence": prevalence_facts(model.population),
         "family": model.family,
-        "correction": "affine" if model.calibration is not None else "closed form",
+        "correction": None if model.correction is None else model.correction.kind,
         "rows": model.rows,
         "columns": [asdict(column) for column in model.columns],
         "comparison": _finite(model.comparison.to_dict("records")),
@@ -283,7 +273,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if not folder.is_dir() or not path.is_file():
         raise ValueError(f"Expected a model's folder with {_JSON} in it, but {folder} is none: give what `fit` has written.")
     facts = _parsed(path)
-    if facts.get("version") != VERSION:
+    if facts.get("version") not in (1, VERSION):
         raise ValueError(
             f"Expected version {VERSION} of the model format, but {folder} has {facts.get('version')!r}, written by rightloss "
             f"{facts.get('rightloss')}: update rightloss (this is {__version__}), or fit again."
@@ -294,186 +284,158 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> TableModel:
-    classes = _classes(facts["classes"], folder)
-    prevalence = saved_prevalence(_dict(facts, "prevalence"), folder / _JSON)
-    columns = [_column(each, folder) for each in _list(facts, "columns")]
-    _require(prevalence.num_classes == len(classes), folder, "classes and population differ in number")
-    positive = None if facts["positive"] is None else classes[1]
-    _require(positive == facts["positive"] and (positive is None or len(classes) == 2), folder, "the positive class is odd")
-    _require(isinstance(facts["target"], str) and isinstance(facts["rows"], int), folder, "target or rows are odd")
-    _require(facts["group"] is None or isinstance(facts["group"], str), folder, "the group column is odd")
-    return TableModel(
-        target=facts["target"],
-        group=facts["group"],
+def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> TableModel:
+    classes = _checked(facts["classes"], list[Label])
+    _require(2 <= len(classes) <= MOST_CLASSES and len(set(map(repr, classes))) == len(classes), "the classes are odd")
+    prevalence = saved_prevalence(facts["prevalence"], folder / _JSON)
+    _require(prevalence.num_classes == len(classes), "classes and population differ in number")
+    _require(facts["positive"] == (classes[1] if len(classes) == 2 else None), "the positive class is odd")
+    columns = [_record(ColumnSpec, each) for each in facts["columns"]]
+    _require(all(column.scale > 0 for column in columns), "a column's scale is not positive")
+    stored = _Stored(arrays, folder, columns, len(classes))
+    compared = pd.DataFrame(facts["comparison"])[["candidate", "family", "correction", *_FIGURES, "chosen"]]
+    ratios = None if facts.get("odds_ratios") is None else pd.DataFrame(facts["odds_ratios"])[[*_ODDS_RATIOS]]
+    model = TableModel(
+        target=_checked(facts["target"], str),
+        group=_checked(facts["group"], str | None),
         classes_=classes,
-        positive=positive,
+        positive=facts["positive"],
         population=prevalence,
         columns=columns,
-        comparison=_comparison(_list(facts, "comparison"), folder),
-        held_out=_held_out(tensors, len(classes), folder),
-        family=facts["family"],
-        fitted=_fitted(facts["family"], tensors, columns, len(classes), folder),
-        folds=_folds(facts["family"], tensors, columns, len(classes), folder),
-        calibration=_calibration(tensors, prevalence, folder) if facts["correction"] == "affine" else None,
-        rows=facts["rows"],
-        findings=[_finding(each, folder) for each in _list(facts, "findings")],
-        unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"], len(classes), folder),
-        odds_ratios=None if facts.get("odds_ratios") is None else _odds_ratios(_list(facts, "odds_ratios"), folder),
+        comparison=compared.astype(dict.fromkeys(_FIGURES, np.float64) | {"chosen": bool}),
+        held_out=stored.held_out(),
+        fitted=stored.pipeline(facts["family"]),
+        correction=None,
+        rows=_checked(facts["rows"], int),
+        findings=[_record(Finding, each) for each in facts["findings"]],
+        unlabelled=None if facts.get("unlabelled") is None else _record(UnlabelledReport, facts["unlabelled"]),
+        odds_ratios=None if ratios is None else ratios.astype(dict.fromkeys(_ODDS_RATIOS[3:], np.float64)),
+    )
+    if model.fitted is None:
+        return model
+    models = stored.fold_pipelines(facts["family"])
+    predictions = stored.fold_predictions(len(models)) if models else None
+    if facts["version"] == 1:
+        correction, of_folds = _of_version_1(model, facts["correction"], stored, predictions)
+    else:
+        correction = stored.correction(facts["correction"])
+        of_folds = [stored.correction(facts["correction"], f"folds.{number}.") for number in range(len(models))]
+    return replace(
+        model, correction=correction, folds=None if predictions is None else FoldModels(models, *predictions, of_folds)
     )
 
 
-def _classes(values: Any, folder: Path) -> list[Label]:
-    fine = isinstance(values, list) and 2 <= len(values) <= MOST_CLASSES
-    fine = fine and all(isinstance(value, str | int | float | bool) for value in values)
-    _require(fine and len({(type(value), value) for value in values}) == len(values), folder, "the classes are odd")
-    return list(values)
+def _of_version_1(
+    model: TableModel, kind: str, stored: _Stored, predictions: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[Calibration, list[Calibration]]:
+    """Return the correction of an older model, and of its folds: the closed form, or an affine one without shrinkage."""
+    method, rho, codes = {"affine": "affine", "closed form": "closed_form"}[kind], model.sampling, model.held_out.target
+    found = correction_of("closed_form", codes, codes, rho)
+    if method == "affine":
+        names = ("temperature", "bias", "sampling")
+        temperature, bias, sampling = (stored.array(f"calibration.{name}", np.float64, len(rho)) for name in names)
+        found = Calibration("affine", 1 / temperature, bias, sampling)
+    if predictions is None:
+        return found, []
+    if model.unlabelled is not None and model.unlabelled.kept:  # such models predict at the same mix in each fold
+        return found, [found] * (int(predictions[1].max()) + 1)
+    return found, fold_corrections(method, predictions[0], codes, predictions[1], rho, shrink=0.0)
 
 
-def _column(value: Any, folder: Path) -> ColumnSpec:
-    numbers = [value["fill"], value["mean"], value["scale"]]
-    _require(
-        all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers), folder, "a column's numbers"
-    )
-    texts = [value["name"], *value["categories"], *value["pooled"]]
-    _require(all(isinstance(each, str) for each in texts) and value["kind"] in get_args(Kind), folder, "a column's names")
-    _require(isinstance(value["has_missing"], bool) and value["scale"] > 0, folder, "a column's scale")
-    _require(value["date_format"] is None or isinstance(value["date_format"], str), folder, "a date's format")
-    fixed = {"categories": tuple(value["categories"]), "pooled": tuple(value["pooled"])}
-    floats = {name: float(value[name]) for name in ("fill", "mean", "scale")}
-    return ColumnSpec(**{**value, **fixed, **floats})
+def _record(kind: type[Record], value: Any) -> Record:
+    """Return a dataclass from a dict of JSON, with the types of its fields checked; fields with a default may be missing."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _checked(each, hints[name]) for name, each in value.items()})
 
 
-def _comparison(records: list[Any], folder: Path) -> pd.DataFrame:
-    frame = pd.DataFrame(records)
-    needed = {"candidate", "family", "correction", "chosen", *_FIGURES}
-    _require(needed == set(frame.columns), folder, "the comparison lacks columns")
-    return frame.astype({name: np.float64 for name in _FIGURES} | {"chosen": bool})
+def _checked(value: Any, hint: Any) -> Any:
+    """Return a value of JSON if it has a type; lists become tuples and ints floats where these are expected."""
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for each in choices:
+        inner = get_args(each)
+        if get_origin(each) is Literal and isinstance(value, str) and value in inner:
+            return value
+        if get_origin(each) in (list, tuple) and isinstance(value, list):
+            return get_origin(each)(_checked(item, inner[0]) for item in value)
+        if each in (type(value), None) or (each is float and type(value) is int):
+            return float(value) if each is float else value
+    raise TypeError(f"expected {hint}, but got {value!r:.100}")
 
 
-def _odds_ratios(records: list[Any], folder: Path) -> pd.DataFrame:
-    frame = pd.DataFrame(records)
-    _require(set(_ODDS_RATIOS) == set(frame.columns), folder, "the odds ratios lack columns")
-    return frame.astype({name: np.float64 for name in _ODDS_RATIOS[3:]})
+@dataclass(frozen=True)
+class _Stored:
+    """The arrays of a folder, checked as they are read."""
 
+    arrays: Mapping[str, np.ndarray]
+    folder: Path
+    columns: list[ColumnSpec]
+    num_classes: int
 
-def _finding(value: Any, folder: Path) -> Finding:
-    fine = value["level"] in get_args(Level) and isinstance(value["message"], str)
-    _require(fine and (value["column"] is None or isinstance(value["column"], str)), folder, "a finding is odd")
-    return Finding(value["level"], value["column"], value["message"])
+    def array(self, name: str, dtype: type, *shape: int) -> np.ndarray:
+        """Return an array with dtype, shape and finiteness checked; −1 is any length."""
+        array = self.arrays[name]
+        fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
+        _require(fits and array.dtype == dtype, f"{name} is {array.dtype}{list(array.shape)}")
+        _require(bool(np.isfinite(array).all()), f"{name} has numbers that are not finite")
+        return array
 
+    def held_out(self) -> HeldOutPredictions:
+        log_probs = self.array("held_out.log_probs", np.float64, -1, self.num_classes)
+        names = [name for name in ("target", "groups", "rows") if name != "groups" or "held_out.groups" in self.arrays]
+        found = {name: self.array(f"held_out.{name}", np.int64, len(log_probs)) for name in names}
+        _require(bool(np.isin(found["target"], np.arange(self.num_classes)).all()), "labels are out of range")
+        return HeldOutPredictions(log_probs, found["target"], found.get("groups"), found["rows"])
 
-def _unlabelled(value: Any, num_classes: int, folder: Path) -> UnlabelledReport:
-    names = {each.name for each in fields(UnlabelledReport)}
-    later = {"stream_gain", "warned", "mean_predictions"}  # older models lack them
-    _require(isinstance(value, dict) and names - later <= set(value) <= names, folder, "unlabelled")
-    counts = value["rows"], value["used"]
-    numbers = [value.get(name) for name in ("p_value", "gain", "low", "high", "stream_gain")]
-    fine = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in counts)
-    fine &= all(each is None or isinstance(each, float) for each in numbers) and isinstance(value["kept"], bool)
-    fine &= isinstance(value.get("warned", False), bool)
-    for limits in (value["population_low"], value["population_high"], value.get("mean_predictions")):
-        of_classes = isinstance(limits, list) and len(limits) == num_classes
-        fine &= limits is None or (of_classes and all(isinstance(each, float) for each in limits))
-    _require(fine, folder, "what is said of unlabelled rows is odd")
-    return UnlabelledReport(**value)
-
-
-def _held_out(tensors: Mapping[str, Tensor], num_classes: int, folder: Path) -> HeldOutRows:
-    log_probs = _array(tensors, "held_out.log_probs", np.float64, (-1, num_classes), folder)
-    target, rows = (_array(tensors, f"held_out.{name}", np.int64, (len(log_probs),), folder) for name in ("target", "rows"))
-    _require(bool(((target >= 0) & (target < num_classes)).all()), folder, "labels out of range")
-    groups = None
-    if "held_out.groups" in tensors:
-        groups = _array(tensors, "held_out.groups", np.int64, (len(log_probs),), folder)
-    return HeldOutRows(log_probs, target, groups, rows)
-
-
-def _fitted(
-    family: Any,
-    tensors: Mapping[str, Tensor],
-    columns: list[ColumnSpec],
-    num_classes: int,
-    folder: Path,
-    prefix: str = "",
-) -> Fitted | None:
-    if family == "linear":
-        width = sum(column.linear_width for column in columns)
-        coefficients = _array(tensors, f"{prefix}coefficients", np.float64, (num_classes, width), folder)
-        return LinearModel(coefficients, _array(tensors, f"{prefix}intercepts", np.float64, (num_classes,), folder))
-    if family == "boosting":
-        trees = _array(tensors, f"{prefix}trees", np.uint8, (-1,), folder).tobytes() if prefix else None
-        return BoostingModel(_booster(folder, trees, len(columns), num_classes), num_classes)
-    _require(family is None, folder, f"the family {family!r} is not known")
-    return None
-
-
-def _folds(
-    family: Any, tensors: Mapping[str, Tensor], columns: list[ColumnSpec], num_classes: int, folder: Path
-) -> FoldModels | None:
-    """Return the models of the folds; None in models of version 0.2.0."""
-    if "folds.log_probs" not in tensors:
+    def pipeline(self, family: Any, prefix: str = "") -> Pipeline | None:
+        if family == "linear":
+            width = sum(column.linear_width for column in self.columns)
+            coefficients = self.array(f"{prefix}coefficients", np.float64, self.num_classes, width)
+            return LinearPipeline.of(coefficients, self.array(f"{prefix}intercepts", np.float64, self.num_classes))
+        if family == "boosting":
+            trees = self.array(f"{prefix}trees", np.uint8, -1).tobytes() if prefix else (self.folder / _TREES).read_bytes()
+            return BoostingPipeline.of(self._booster(trees), self.num_classes)
+        _require(family is None, f"the family {family!r} is not known")
         return None
-    shape = (len(tensors["held_out.target"]), num_classes)
-    log_probs = _array(tensors, "folds.log_probs", np.float64, shape, folder)
-    models: list[Fitted] = []
-    while any(name.startswith(f"folds.{len(models)}.") for name in tensors):
-        fitted = _fitted(family, tensors, columns, num_classes, folder, f"folds.{len(models)}.")
-        _require(fitted is not None, folder, "models of folds without a family")
-        models += [] if fitted is None else [fitted]
-    numbers = _array(tensors, "folds.numbers", np.int64, shape[:1], folder)
-    _require(len(models) > 1 and set(numbers.tolist()) == set(range(len(models))), folder, "the models of the folds are odd")
-    return FoldModels(models, log_probs, numbers)
+
+    def fold_pipelines(self, family: str) -> list[Pipeline]:
+        """Return the models of the folds; none in models of version 0.2.0."""
+        found: list[Pipeline] = []
+        while any(name.startswith(f"folds.{len(found)}.") for name in self.arrays):
+            found += filter(None, [self.pipeline(family, f"folds.{len(found)}.")])
+        return found
+
+    def fold_predictions(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predictions of the models of the folds, and the fold of each row."""
+        rows = len(self.arrays["held_out.target"])
+        log_probs = self.array("folds.log_probs", np.float64, rows, self.num_classes)
+        numbers = self.array("folds.numbers", np.int64, rows)
+        _require(count > 1 and set(numbers.tolist()) == set(range(count)), "the models of the folds are odd")
+        return log_probs, numbers
+
+    def correction(self, kind: Any, prefix: str = "") -> Calibration:
+        slopes, biases, sampling = (self.array(prefix + name, np.float64, self.num_classes) for name in _CORRECTION)
+        fine = kind in ("mean", "affine", "beta", "intercepts") and (slopes >= 0).all() and (sampling > 0).all()
+        _require(bool(fine), "the correction is odd")
+        return Calibration(kind, slopes, biases, sampling)
+
+    def _booster(self, trees: bytes) -> Any:
+        try:
+            import lightgbm
+        except ImportError as error:
+            raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
+        try:
+            booster = lightgbm.Booster(model_str=trees.decode())
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
+            raise _damaged(self.folder, f"{_TREES} cannot be read: {error}") from error
+        outputs = 1 if self.num_classes == 2 else self.num_classes
+        fits = booster.num_feature() == len(self.columns) and booster.num_model_per_iteration() == outputs
+        _require(fits, "the trees do not fit the columns and classes")
+        return booster
 
 
-def _booster(folder: Path, trees: bytes | None, num_columns: int, num_classes: int) -> Any:
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
-    try:
-        booster = lightgbm.Booster(model_str=((folder / _TREES).read_bytes() if trees is None else trees).decode())
-    except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
-        raise _damaged(folder, f"{_TREES} cannot be read: {error}") from error
-    outputs = 1 if num_classes == 2 else num_classes
-    fits = booster.num_feature() == num_columns and booster.num_model_per_iteration() == outputs
-    _require(fits, folder, "the trees do not fit the columns and classes")
-    return booster
-
-
-def _calibration(tensors: Mapping[str, Tensor], prevalence: Prevalence, folder: Path) -> Calibration:
-    k = prevalence.num_classes
-    shapes: dict[str, tuple[int, ...]] = {name: (k,) for name in _CALIBRATION} | {"covariance": (2 * k, 2 * k)}
-    parts = {name: _array(tensors, f"calibration.{name}", np.float64, shape, folder) for name, shape in shapes.items()}
-    _require(bool((parts["temperature"] > 0).all()), folder, "a temperature is not positive")
-    return Calibration("bias-corrected", **{name: torch.from_numpy(value) for name, value in parts.items()})
-
-
-def _array(tensors: Mapping[str, Tensor], name: str, dtype: type, shape: tuple[int, ...], folder: Path) -> np.ndarray:
-    """Return an array of the file, with dtype, shape and finiteness checked; −1 is any length."""
-    _require(name in tensors, folder, f"{name} is missing")
-    array: np.ndarray = tensors[name].numpy()
-    fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
-    _require(fits and array.dtype == dtype, folder, f"{name} is {array.dtype}{list(array.shape)}")
-    _require(bool(np.isfinite(array).all()), folder, f"{name} has numbers that are not finite")
-    return array
-
-
-def _list(facts: Mapping[str, Any], name: str) -> list[Any]:
-    value = facts[name]
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise TypeError(f"{name} is no list of objects")
-    return value
-
-
-def _dict(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _require(fine: bool, folder: Path, what: str) -> None:
+def _require(fine: bool, what: str) -> None:
     if not fine:
-        raise _damaged(folder, what)
+        raise TypeError(what)
 
 
 def _damaged(folder: Path, what: str) -> ValueError:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from ..prevalence import Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence, likely_positive
@@ -87,7 +86,7 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     return Labels(classes, codes, second, guessed)
 
 
-def population_of(population: Population | None, labels: Labels, sampling: Tensor | None = None) -> Prevalence:
+def population_of(population: Population | None, labels: Labels, sampling: np.ndarray | None = None) -> Prevalence:
     """Return the `Prevalence` of a table: the given π, and the labels' own mix as ρ.
 
     Args:

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64
 from scipy import special, stats
 from scipy.linalg import solve_triangular
 
+from ..arrays import checked_level
+from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
-from ..rng import checked_level
 from ..sklearn.coefficients import FittedRows, inverse_or_none, is_separated, prevalence_variance, sum_of_products
-from .candidates import log_softmax
-from .compare import calibration_of
+from .candidates import LabelledTable
 from .encode import ColumnSpec, linear_matrix
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from ..prevalence import Prevalence
-    from ..shift import Calibration
     from .model import TableModel
 
 _MOST_COEFFICIENTS = 1000  # with more, there are no odds ratios
@@ -49,77 +49,33 @@ def risk_limits(
     model: TableModel, frame: pd.DataFrame, to: Prevalence, level: float
 ) -> tuple[Float64[np.ndarray, "n k"], Float64[np.ndarray, "n k"]]:
     """Return the lower and upper limits of each class's risk at a population; see `TableModel.predict_limits`."""
-    from .model import matrix_for
-
-    level = checked_level(level)
-    if model.fitted is not None and model.folds is None:
+    level, fitted, correction, folds = checked_level(level), model.fitted, model.correction, model.folds
+    low, high = (np.empty((len(frame), len(model.classes_))) for _ in range(2))
+    if fitted is not None and folds is None:
         raise ValueError("Expected a model with the models of its folds, but got one of version 0.2.0: fit it again.")
-    log_pi = np.log(to.population.numpy())
-    of_fold = _corrections(model)
-    low, high = np.empty((len(frame), len(log_pi))), np.empty((len(frame), len(log_pi)))
     for start in range(0, len(frame), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        log_probs, without = np.tile(log_pi, (len(low[rows]), 1)), np.empty((0, len(low[rows]), len(log_pi)))
-        if model.fitted is not None and model.folds is not None:
-            matrix = matrix_for(model.fitted, frame.iloc[rows], model.columns)
-            log_probs = _moved(model.fitted.log_probs(matrix), _correction(model), log_pi)
-            parts = zip(model.folds.models, of_fold, strict=True)
-            without = np.stack([_moved(fitted.log_probs(matrix), correction, log_pi) for fitted, correction in parts])
+        log_probs, without = np.tile(np.log(to.population), (len(low[rows]), 1)), []
+        if fitted is not None and correction is not None and folds is not None:
+            matrix = fitted.encode(frame.iloc[rows], model.columns)
+            both = [(fitted, correction), *zip(folds.models, folds.corrections, strict=True)]
+            log_probs, *without = [
+                np.asarray(retarget(made.apply(each.predict_log_proba(matrix)), made.sampling, to)) for each, made in both
+            ]
         low[rows], high[rows] = _limits(log_probs, without, model, to, level)
     return low, high
 
 
-class _Correction(NamedTuple):
-    """How predictions are corrected: slope · log p + bias, at the mix of classes `mix` (K,)."""
-
-    slope: float
-    bias: np.ndarray
-    mix: np.ndarray
-
-    @classmethod
-    def of(cls, calibration: Calibration) -> _Correction:
-        return cls(float(1 / calibration.temperature[0]), calibration.bias.numpy(), calibration.sampling.numpy())
-
-
-def _moved(log_probs: np.ndarray, correction: _Correction, log_pi: np.ndarray) -> np.ndarray:
-    return log_softmax(correction.slope * log_probs + correction.bias - np.log(correction.mix) + log_pi)
-
-
-def _correction(model: TableModel) -> _Correction:
-    """Return that of the model: its calibration, or the closed form."""
-    if model.calibration is not None:
-        return _Correction.of(model.calibration)
-    return _Correction(1.0, np.zeros(len(model.classes_)), model.population.sampling.numpy())
-
-
-def _corrections(model: TableModel) -> list[_Correction]:
-    """Return that of each fold, by the rows outside of it."""
-    if model.folds is None:
-        return []
-    found, codes, plain = [], model.held_out.target, _correction(model)
-    counts = np.bincount(codes, minlength=len(plain.mix))
-    for fold in range(len(model.folds.models)):
-        others = model.folds.numbers != fold
-        if model.calibration is not None:
-            found.append(_Correction.of(calibration_of(model.folds.log_probs[others], codes[others])))
-        elif model.unlabelled is not None and model.unlabelled.kept:  # such models predict at the same mix in each fold
-            found.append(plain)
-        else:
-            mix = model.population.sampling.numpy() * np.bincount(codes[others], minlength=len(counts)) / counts
-            found.append(plain._replace(mix=mix / mix.sum()))
-    return found
-
-
 def _limits(
-    log_probs: np.ndarray, replicates: np.ndarray, model: TableModel, to: Prevalence, level: float
+    log_probs: np.ndarray, replicates: list[np.ndarray], model: TableModel, to: Prevalence, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the limits of predictions (n, k), from those of the replicates (F, n, k)."""
+    """Return the limits of predictions (n, k), from those of the replicates."""
     reach = stats.norm.isf((1 - level) / 2)
     logit, gradient = _class_logits(log_probs)
     alpha, k = to.concentration, len(model.classes_)
     spread = _mix_covariance(model) if is_own_mix(model, to) else np.zeros((k - 1, k - 1))
     if alpha is not None and k > 2:
-        spread = spread + prevalence_variance(alpha.numpy())
+        spread = spread + prevalence_variance(alpha)
     of_mix = np.einsum("nci,ij,ncj->nc", gradient, spread, gradient)
     errors = np.sqrt(of_mix)
     if len(replicates):
@@ -158,7 +114,7 @@ def limits_cover(model: TableModel, to: Prevalence) -> str:
 
 def is_own_mix(model: TableModel, to: Prevalence) -> bool:
     """Return whether a population is the mix of the training rows, and so as uncertain as that."""
-    return to.concentration is None and bool(np.array_equal(to.population.numpy(), model.population.sampling.numpy()))
+    return to.concentration is None and bool(np.array_equal(to.population, model.population.sampling))
 
 
 def _mix_covariance(model: TableModel) -> np.ndarray:
@@ -177,7 +133,7 @@ def _mix_covariance(model: TableModel) -> np.ndarray:
 
 def _with_survey(logit: np.ndarray, errors: np.ndarray, beta: BetaLogOdds, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return limits (n, 2) where π ~ Beta: of the log-odds of π plus a normal error, without a normal approximation of π."""
-    nodes, weights = (each.numpy() for each in beta.rule())
+    nodes, weights = (each for each in beta.rule())
     least = 0.25 * float(np.sqrt(np.cov(nodes, aweights=weights)))  # of an error that is smooth between the nodes
     grid = np.linspace(least, max(float(errors.max(initial=0)), least), _GRID)
     mean, ends = np.log(beta.a) - np.log(beta.b), []
@@ -211,14 +167,7 @@ class _Change(NamedTuple):
     move: float
 
 
-def odds_ratios(
-    frame: pd.DataFrame,
-    specs: Sequence[ColumnSpec],
-    codes: np.ndarray,
-    classes: Sequence[object],
-    groups: np.ndarray | None,
-    level: float = 0.95,
-) -> tuple[pd.DataFrame | None, list[str]]:
+def odds_ratios(table: LabelledTable, classes: Sequence[object], level: float = 0.95) -> tuple[pd.DataFrame | None, list[str]]:
     """Return the odds ratios of a logistic regression without penalty on the columns of a table; or None, and a note why.
 
     They are of the columns together, so each is adjusted for the others. The errors are those for given class counts: odds
@@ -228,11 +177,12 @@ def odds_ratios(
         A row for each class but the first and each change of a column: class, column, change, step (of a number, else None),
         odds_ratio, low and high. Columns that follow from columns before them are left out.
     """
+    specs, groups = table.specs, table.groups
     width = sum(spec.linear_width for spec in specs)
     if width * (len(classes) - 1) > _MOST_COEFFICIENTS:
         return None, [f"no odds ratios, since there would be {width * (len(classes) - 1):,} of them."]
-    rows = _rows_in_proportion(codes, max(_MOST_CELLS // width, 1000))
-    matrix, codes = linear_matrix(frame.iloc[rows], specs).astype(np.float64), codes[rows]
+    rows = _rows_in_proportion(table.codes, max(_MOST_CELLS // width, 1000))
+    matrix, codes = linear_matrix(table.frame.iloc[rows], specs).astype(np.float64), table.codes[rows]
     changes = _determined(matrix, _changes(specs))
     x = matrix[:, [change.place for change in changes]]
     coefficients, intercepts = _without_penalty(x, codes)
@@ -258,7 +208,7 @@ def _without_penalty(x: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.n
     """Return coefficients (K − 1, d) and intercepts (K − 1,) against class 0, of maximum likelihood."""
     from ..sklearn.information_gain import InformationGainClassifier
 
-    model = InformationGainClassifier(loss="log_likelihood", penalty=None, tol=1e-8)
+    model = InformationGainClassifier(penalty=None, tol=1e-8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of separated classes, which the caller checks
         model.fit(x, codes)

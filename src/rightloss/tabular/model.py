@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
-from torch import Tensor
 
-from ..predictive.retarget import retarget
+from ..calibration import Calibration
+from ..predictive import retarget
 from ..prevalence import Prevalence
-from ..shift import Calibration
 from ..sklearn.population import Population
-from .candidates import BoostingModel, Fitted, LinearModel
-from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
+from .encode import ColumnSpec, check_columns
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
 from .limits import limits_cover, risk_limits
-from .unlabelled import UnlabelledReport, by_fold
+from .pipelines import Pipeline, by_fold
+from .unlabelled import UnlabelledReport
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _BLOCK = 100_000  # rows encoded at a time
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutRows:
+class HeldOutPredictions:
     """Out-of-fold predictions: each row is predicted by a model that was not trained on it.
 
     Attributes:
@@ -41,8 +43,8 @@ class HeldOutRows:
 
     Examples:
         >>> import numpy as np
-        >>> from rightloss.tabular import HeldOutRows
-        >>> held_out = HeldOutRows(np.log([[0.9, 0.1]]), target=np.array([0]), groups=None, rows=np.array([7]))
+        >>> from rightloss.tabular import HeldOutPredictions
+        >>> held_out = HeldOutPredictions(np.log([[0.9, 0.1]]), target=np.array([0]), groups=None, rows=np.array([7]))
         >>> held_out.log_probs.shape
         (1, 2)
     """
@@ -58,14 +60,16 @@ class FoldModels:
     """The models of the folds: a row that none was trained on is comparable with a held-out row only if a fold predicts it.
 
     Attributes:
-        models: one of each fold.
+        models: one without each fold.
         log_probs: their predictions of the held-out rows, at the mix of the training table, before any correction `(m, k)`.
         numbers: the fold of each held-out row `(m,)`.
+        corrections: of each of the models, by the rows outside of the fold.
     """
 
-    models: list[Fitted]
+    models: list[Pipeline]
     log_probs: Float64[np.ndarray, "m k"]
     numbers: Int64[np.ndarray, " m"]
+    corrections: list[Calibration]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +85,7 @@ class ComparableRows:
 
     log_probs: Float64[np.ndarray, "n k"]
     held_out: Float64[np.ndarray, "m k"]
-    sampling: Tensor
+    sampling: np.ndarray
     folds: tuple[np.ndarray, np.ndarray] | None
 
 
@@ -99,9 +103,9 @@ class TableModel:
         comparison: the candidates' out-of-fold figures at π; `chosen` marks the one in use.
         held_out: its out-of-fold predictions.
         findings: what to know about the training table.
-        family: "linear", "boosting", or None for always answering π.
-        fitted: the model itself, fitted to all rows.
-        calibration: the affine correction, or None for the closed form.
+        fitted: the pipeline, fitted to all rows; None for always answering π.
+        correction: slopes and biases of its log-probabilities, which then hold at `correction.sampling`; 1 and 0 for the closed
+            form. None for always answering π.
         rows: number of rows that the model was fitted to.
         unlabelled: how unlabelled rows were used; None without any.
         folds: the models of the folds; None for always answering π, and in models saved by version 0.2.0.
@@ -130,10 +134,9 @@ class TableModel:
     population: Prevalence
     columns: list[ColumnSpec]
     comparison: pd.DataFrame
-    held_out: HeldOutRows
-    family: str | None
-    fitted: Fitted | None
-    calibration: Calibration | None
+    held_out: HeldOutPredictions
+    fitted: Pipeline | None
+    correction: Calibration | None
     rows: int
     findings: list[Finding] = field(default_factory=list)
     unlabelled: UnlabelledReport | None = None
@@ -141,27 +144,35 @@ class TableModel:
     odds_ratios: pd.DataFrame | None = None
 
     @property
-    def sampling(self) -> Tensor:
+    def family(self) -> str | None:
+        """Which pipeline it is: "linear", "boosting", or None for always answering π."""
+        return None if self.fitted is None else self.fitted.family
+
+    @property
+    def sampling(self) -> np.ndarray:
         """ρ (K,): the mix of classes in the training table."""
         return self.population.sampling
 
-    def predict_log_proba(self, frame: pd.DataFrame, population: Population | None = None) -> Float64[np.ndarray, "n k"]:
+    def predict_log_proba(
+        self, frame: pd.DataFrame, population: Population | None = None, *, warn: bool = True
+    ) -> Float64[np.ndarray, "n k"]:
         """Return log-probabilities at a population, a column per class in the order of `classes_`.
 
         Args:
-            frame: a table with the columns of the training table; others are ignored. A warning names columns with cells that
-                did not occur in training.
+            frame: a table with the columns of the training table; others are ignored.
             population: as in `fit_table`; None for the model's own.
+            warn: whether to warn of columns with cells that did not occur in training.
         """
         to = self.population if population is None else self.prevalence_of(population)
-        if self.fitted is None:  # exactly π, as out of fold: rounding would look like information
-            return np.tile(to.population.log().numpy(), (len(frame), 1))
-        table = self._in_blocks(frame, self._block)
-        if not len(table):
-            return table
-        from_ = self.population.sampling if self.calibration is None else self.calibration.sampling
-        moved: np.ndarray = retarget(table, from_=from_, to=to)
-        return moved
+        fitted, correction = self.fitted, self.correction
+        if fitted is None or correction is None:  # exactly π, as out of fold: rounding would look like information
+            return np.tile(np.log(to.population), (len(frame), 1))
+
+        def block(part: pd.DataFrame) -> np.ndarray:
+            log_probs = correction.apply(fitted.predict_log_proba(fitted.encode(part, self.columns)))
+            return np.asarray(retarget(log_probs, correction.sampling, to))
+
+        return self._in_blocks(frame, block, warn)
 
     def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
         """Return predictions of a table and of the held-out rows by the same models.
@@ -169,16 +180,26 @@ class TableModel:
         Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
         another one: tests and estimates that compare its predictions with those of the folds are wrong.
         """
+        self._warn(frame)
+        return self.compared(self.comparable_log_probs(frame))
+
+    def comparable_log_probs(self, frame: pd.DataFrame, start: int = 0) -> Float64[np.ndarray, "n k"]:
+        """Return the predictions of a chunk for `compared`; its first row has the number `start` in the whole table."""
         if self.folds is None:
-            return ComparableRows(self.predict_log_proba(frame), self.held_out.log_probs, self.population.population, None)
-        models, size = self.folds.models, len(self.classes_)
+            return self.predict_log_proba(frame, warn=False)
+        models = self.folds.models
 
         def block(part: pd.DataFrame) -> np.ndarray:
-            return by_fold(models, matrix_for(models[0], part, self.columns), size)
+            return by_fold(models, models[0].encode(part, self.columns), self._folds_of(len(part), start))
 
-        folds = np.arange(len(frame)) % _BLOCK % len(models)  # as in `by_fold`
-        table = self._in_blocks(frame, block)
-        return ComparableRows(table, self.folds.log_probs, self.population.sampling, (folds, self.folds.numbers))
+        return self._in_blocks(frame, block, warn=False)
+
+    def compared(self, log_probs: Float64[np.ndarray, "n k"]) -> ComparableRows:
+        """Return the predictions of all rows of a table, by `comparable_log_probs`, with those of the held-out rows."""
+        if self.folds is None:
+            return ComparableRows(log_probs, self.held_out.log_probs, self.population.population, None)
+        folds = (self._folds_of(len(log_probs)), self.folds.numbers)
+        return ComparableRows(log_probs, self.folds.log_probs, self.population.sampling, folds)
 
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
         """Return the most probable class of each row at a population."""
@@ -250,22 +271,22 @@ class TableModel:
 
         save_model(self, folder, overwrite=overwrite, also=also)
 
-    def _in_blocks(self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray]) -> Float64[np.ndarray, "n k"]:
-        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+    def _folds_of(self, rows: int, start: int = 0) -> np.ndarray:
+        """Return which fold's model predicts each of some rows of a table, from row `start` on: each in turn, by block."""
+        assert self.folds is not None
+        in_turn = (np.arange(_BLOCK) % len(self.folds.models)).astype(np.uint8)
+        return np.resize(np.roll(in_turn, -start), rows)
+
+    def _warn(self, frame: pd.DataFrame) -> None:
         for finding in self.check(frame):
             if finding.level == "warning":
-                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=3)
+                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=4)
+
+    def _in_blocks(
+        self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray], warn: bool
+    ) -> Float64[np.ndarray, "n k"]:
+        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+        if warn:
+            self._warn(frame)
         parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
-
-    def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
-        """Return predictions at the mix of the fitted model, or of its calibration."""
-        assert self.fitted is not None
-        raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))
-        return raw if self.calibration is None else np.asarray(self.calibration(raw))
-
-
-def matrix_for(fitted: Fitted, frame: pd.DataFrame, columns: Sequence[ColumnSpec]) -> np.ndarray:
-    """Encode a table for a fitted model."""
-    assert isinstance(fitted, LinearModel | BoostingModel)
-    return linear_matrix(frame, columns) if isinstance(fitted, LinearModel) else boosting_matrix(frame, columns)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64
 
 from .. import __version__
-from ..atomic_files import write_whole
 from ..predictive import retarget
 from .report_picture import calibration_drawing
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
     from jinja2 import Environment
 
     from .encode import ColumnSpec
@@ -39,13 +36,6 @@ _LIMITS = (
     "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
     "on the held-out rows alone: with few rows of a class they are rough."
 )
-
-
-def write_report(model: TableModel, path: str | os.PathLike[str]) -> Path:
-    """Write the report of a fitted model to one HTML file, atomically; return its path."""
-    path = Path(path)
-    write_whole(path, report_page(model))
-    return path
 
 
 def report_page(model: TableModel) -> str:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from ..predictive import retarget
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 _LOWEST, _HIGHEST = 1e-6, 0.9999

@@ -1,7 +1,7 @@
 """Learn from a labelled table and unlabelled rows of the population: a linear model of both, and the population itself.
 
-Stage: unlabelled table, columns of the labelled one → `UnlabelledTable`, and findings; that → a family of models for the
-comparison, the population if it is unknown, and an `UnlabelledReport` on the use of the rows.
+Stage: unlabelled table, columns of the labelled one → `UnlabelledTable`, and findings; that → a pipeline for the comparison,
+the population if it is unknown, and an `UnlabelledReport` on the use of the rows.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
 from scipy.special import logsumexp
+from sklearn.base import clone
 
-from ..predictive.retarget import retarget
 from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_test
+from ..sklearn.folds import GivenRows
 from ..sklearn.information_gain import InformationGainClassifier
 from ..sklearn.unlabelled_rows import some_rows
-from .candidates import MOST_CELLS, PENALTIES, Fitted, LinearModel, Part, log_likelihood
-from .compare import Candidate, expectation, likelihoods, standard_error
+from .candidates import ComparedRows, CrossFit, LabelledTable
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
 from .findings import Finding
+from .pipelines import LinearPipeline, Pipeline, by_fold
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 WITH_UNLABELLED = "linear, with the unlabelled rows"
 _MOST_ROWS = 50_000  # maximum of unlabelled rows used
@@ -61,11 +65,11 @@ class UnlabelledReport:
 
     rows: int
     used: int
-    p_value: float | None
-    gain: float | None
-    low: float | None
-    high: float | None
-    kept: bool
+    p_value: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    kept: bool = False
     stream_gain: float | None = None
     warned: bool = False
     mean_predictions: list[float] | None = None
@@ -80,10 +84,24 @@ class UnlabelledTable:
     Attributes:
         frame: the rows used, with the columns of the labelled table.
         rows: number of given rows.
+        specs: how the columns are encoded.
     """
 
     frame: pd.DataFrame
     rows: int
+    specs: list[ColumnSpec]
+
+    def encoded(self, pipeline: Pipeline) -> np.ndarray:
+        """Return the rows as the matrix of a pipeline."""
+        return pipeline.encode(self.frame, self.specs)
+
+    def predictions(self, fitted: Pipeline) -> Float64[np.ndarray, "u k"]:
+        """Return a fitted pipeline's log-probabilities, at the mix of its training."""
+        return fitted.predict_log_proba(self.encoded(fitted))
+
+    def by_fold(self, models: Sequence[Pipeline]) -> Float64[np.ndarray, "u k"]:
+        """Return predictions, each from the model of one fold, like those of labelled rows."""
+        return by_fold(models, self.encoded(models[0]))
 
 
 def unlabelled_table(
@@ -111,7 +129,7 @@ def unlabelled_table(
         words = "the unlabelled table has the target column: it is not read there, and no label in it is learnt from."
         found.append(Finding("note", target, words))
     width = sum(spec.linear_width for spec in specs)
-    most = min(_MOST_ROWS, max(MOST_CELLS // 4 // width, 1000))
+    most = min(_MOST_ROWS, max(LinearPipeline.most_cells // 4 // width, 1000))
     if len(frame) > most:
         found.append(
             Finding("note", None, f"{most:,} of the {len(frame):,} unlabelled rows, drawn at random, are learnt from.")
@@ -119,7 +137,7 @@ def unlabelled_table(
     rows = np.sort(np.random.default_rng(seed).choice(len(frame), min(most, len(frame)), replace=False))
     chosen = frame.iloc[rows]
     found += _repeated_rows(chosen, labelled, specs)
-    return UnlabelledTable(chosen, len(frame)), [_of_unlabelled(each) for each in found]
+    return UnlabelledTable(chosen, len(frame), list(specs)), [_of_unlabelled(each) for each in found]
 
 
 def _check_names(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> None:
@@ -176,16 +194,15 @@ def _row_bytes(matrix: np.ndarray) -> np.ndarray:
     return plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
 
 
-def shift_findings(
-    matrix: np.ndarray, codes: Int64[np.ndarray, " n"], others: np.ndarray, prevalence: Prevalence
-) -> tuple[float | None, list[Finding]]:
+def shift_findings(table: LabelledTable, others: UnlabelledTable, prevalence: Prevalence) -> tuple[float | None, list[Finding]]:
     """Test whether p(x|y) is the same in both tables, for the features of linear models; return the p-value, and a warning."""
-    if not np.ptp(np.concatenate([matrix, others]), axis=0).any():
+    ours, theirs = (linear_matrix(frame, table.specs) for frame in (table.frame, others.frame))
+    if not np.ptp(np.concatenate([ours, theirs]), axis=0).any():
         return None, []
-    rows, unlabelled = some_rows(codes), some_rows(np.zeros(len(others), dtype=np.int64))
+    rows, unlabelled = some_rows(table.codes), some_rows(np.zeros(len(theirs), dtype=np.int64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its complaints become the warning
-        found = unlabelled_shift_test(matrix[rows], codes[rows], others[unlabelled], prevalence)
+        found = unlabelled_shift_test(ours[rows], table.codes[rows], theirs[unlabelled], prevalence)
     if not found.complaints:
         return found.p_value, []
     tested = "" if found.tenable else f" (p = {found.p_value:.2g})"
@@ -219,113 +236,53 @@ def stream_log_likelihood(
     return float(((own - of_labelled).sum() + (size - of_unlabelled).sum()) / len(codes))
 
 
-def by_fold(models: Sequence[Fitted], others: np.ndarray, num_classes: int) -> Float64[np.ndarray, "u k"]:
-    """Return predictions of the unlabelled rows, each from the model of one fold."""
-    found = np.empty((len(others), num_classes))
-    for fold, fitted in enumerate(models):
-        found[fold :: len(models)] = fitted.log_probs(others[fold :: len(models)])
-    return found
-
-
 def learn_population(
-    models: Sequence[Fitted],
-    log_probs: Float64[np.ndarray, "m k"],
-    codes: Int64[np.ndarray, " m"],
-    others: np.ndarray,
+    crossed: Sequence[CrossFit], codes: Int64[np.ndarray, " m"], others: UnlabelledTable
 ) -> JointPrevalenceEstimate:
-    """Estimate π from out-of-fold predictions of labelled and unlabelled rows.
-
-    Each unlabelled row is predicted by the model of one fold, like each labelled row.
-
-    Args:
-        models: one of each fold.
-        log_probs: out-of-fold predictions of the labelled rows.
-        codes: their classes.
-        others: the unlabelled rows, encoded for the models.
-    """
-    tables = (log_probs, by_fold(models, others, log_probs.shape[1]))
-    odds = [table[:, 1:] - table[:, :1] for table in tables]
+    """Estimate π from the pipeline with the best out-of-fold predictions at the table's own mix."""
+    best = max(crossed, key=lambda each: float(each.log_probs[np.arange(len(codes)), codes].mean()))
+    odds = [table[:, 1:] - table[:, :1] for table in (best.log_probs, others.by_fold(best.models))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of few rows: the interval shows it
         return joint_prevalence(odds[0], codes, odds[1])
 
 
-@dataclass(frozen=True, eq=False)
-class LinearWithUnlabelled:
+class LinearWithUnlabelled(LinearPipeline):
     """Logistic regression with a ridge penalty, by the likelihood of labelled and unlabelled rows at the population.
 
-    Attributes:
+    Args:
+        prevalence: π; predictions are at its ρ, like those of the other pipelines.
         others: the unlabelled rows, encoded by `linear_matrix`.
-        prevalence: π; the fitted models predict at its ρ, like those of the other families.
+        C: as in `LinearPipeline`.
+        random_state: seed of the validation rows.
     """
 
-    others: np.ndarray
-    prevalence: Prevalence
-    name: str = WITH_UNLABELLED
-    most_cells: int | None = MOST_CELLS
+    def __init__(self, prevalence: Prevalence, others: np.ndarray, C: float = 0.1, random_state: int = 0) -> None:
+        super().__init__(C, random_state)
+        self.prevalence = prevalence
+        self.others = others
 
-    def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-        """Return `linear_matrix`."""
-        return linear_matrix(frame, specs)
+    def tuned(self, rows: GivenRows) -> LinearWithUnlabelled:
+        """Return a copy with the best penalty, chosen with some of the unlabelled rows."""
+        few = LinearWithUnlabelled(self.prevalence, self.others[:: -(-len(self.others) // _MOST_TO_TUNE)], self.C)
+        return clone(self).set_params(C=super(LinearWithUnlabelled, few).tuned(rows).C)
 
-    def tune(self, train: Part, valid: Part) -> float:
-        """Return the penalty with the highest weighted log-likelihood on the validation rows."""
-        few = LinearWithUnlabelled(self.others[:: -(-len(self.others) // _MOST_TO_TUNE)], self.prevalence)
-        some = train.at_most(2 * _MOST_TO_TUNE)
-        return max(PENALTIES, key=lambda setting: log_likelihood(few.fit(some, setting), valid))
+    def _coefficients(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        model = InformationGainClassifier(self.prevalence.population, C=self.C, max_iter=500, check_unlabelled=False)
+        model.fit(X, codes, weights, X_unlabelled=self.others)
+        moves = -self.prevalence.log_weights
+        return model.coef_, model.intercept_ + (moves if len(model.coef_) > 1 else moves[1:] - moves[:1])
 
-    def fit(self, part: Part, setting: float) -> LinearModel:
-        """Fit by maximum penalised likelihood."""
-        pi, rho = self.prevalence.population.numpy(), self.prevalence.sampling.numpy()
-        model = InformationGainClassifier(pi, C=setting, max_iter=500, check_unlabelled=False)
-        with warnings.catch_warnings():  # warnings of separated classes and collinear columns, which the penalty handles
-            warnings.simplefilter("ignore")
-            model.fit(part.matrix, part.codes, part.weights, X_unlabelled=self.others)
-        coefficients, intercepts = model.coef_, model.intercept_
-        if part.num_classes == 2:
-            coefficients = np.concatenate([0 * coefficients, coefficients])
-            intercepts = np.concatenate([0 * intercepts, intercepts])
-        return LinearModel(coefficients, intercepts + np.log(rho) - np.log(pi))
-
-    def held_out(
-        self, part: Part, folds: Int64[np.ndarray, " m"], settings: Sequence[float]
-    ) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
-        """Return predictions at π of labelled and unlabelled rows, from models trained on neither."""
-        count = int(folds.max()) + 1
-        tables = np.empty((len(part.codes), part.num_classes)), np.empty((len(self.others), part.num_classes))
-        numbers = np.arange(len(self.others)) % count
-        for fold in range(count):
-            family = replace(self, others=self.others[numbers != fold])
-            fitted = family.fit(part.rows(np.flatnonzero(folds != fold)), settings[min(fold, len(settings) - 1)])
-            for table, matrix, of in zip(tables, (part.matrix, self.others), (folds, numbers), strict=True):
-                table[of == fold] = fitted.log_probs(matrix[of == fold])
-        first, second = (retarget(table, from_=self.prevalence.sampling, to=self.prevalence) for table in tables)
-        return np.asarray(first), np.asarray(second)
-
-
-def what_they_brought(
-    others: UnlabelledTable,
-    p_value: float | None,
-    warned: bool,
-    stream_gain: float | None,
-    estimate: JointPrevalenceEstimate | None,
-    compared: Sequence[Candidate],
-    chosen: Candidate,
-    codes: Int64[np.ndarray, " m"],
-    prevalence: Prevalence,
-    groups: Int64[np.ndarray, " m"] | None,
-) -> UnlabelledReport:
-    """Return the report on the unlabelled rows: the linear model with them against that without, on the same held-out rows."""
-    tables = {each.name: each.log_probs for each in compared}
-    kept = chosen.family == WITH_UNLABELLED
-    report = UnlabelledReport(others.rows, len(others.frame), p_value, None, None, None, kept, stream_gain, warned)
-    if estimate is not None:
-        report = replace(report, population_low=estimate.low.tolist(), population_high=estimate.high.tolist())
-    if WITH_UNLABELLED not in tables:
-        return report
-    gains = likelihoods(tables[WITH_UNLABELLED], codes) - likelihoods(tables["linear, closed form"], codes)
-    gain, error = expectation(gains, codes, prevalence), standard_error(gains, codes, prevalence, groups)
-    return replace(report, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
+    def held_out(self, some: ComparedRows) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
+        """Return predictions at ρ of labelled and unlabelled rows, from models trained on neither."""
+        rows, numbers = some.given(self), np.arange(len(self.others)) % len(some.splits)
+        tables = tuple(np.empty((count, self.prevalence.num_classes)) for count in (len(rows.y), len(self.others)))
+        for fold, (train, test) in enumerate(some.splits):
+            own = numbers == fold
+            fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], self.C)
+            fitted.fit(rows.X[train], rows.y[train], rows.weights[train])
+            tables[0][test], tables[1][own] = (fitted.predict_log_proba(each) for each in (rows.X[test], self.others[own]))
+        return tables
 
 
 def mean_findings(

@@ -7,23 +7,18 @@ Results are returned by value, so machines need no shared disk; data files must 
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ... import __version__
+from ...ray_cluster import connected, last_line, other_version
 from ..config import Group
 from ..results import RunResult
 from .contract import Finished, GroupReport, Report, Work, attempt
 
 _PAUSE = 0.5  # seconds between two messages about the share of a group that is done
-_STORE = 100 << 20  # bytes: results are small
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class OnRay:
         """See `Engine`."""
         if not groups:
             return
-        with _connected(self.address, self.workers) as ray:
+        with connected(self.address, self.workers) as ray:
             shares = ray.remote(num_cpus=0, max_restarts=-1)(_Shares).remote()
             task = ray.remote(num_cpus=1, max_retries=self.retries)(_task)
             tasks = {task.remote(__version__, work, group, number, shares): number for number, group in enumerate(groups)}
@@ -76,7 +71,7 @@ class OnRay:
             found = ray.get(task)
         except ray.exceptions.RayError as error:
             raise ChildProcessError(
-                f"Expected a result of {group.label}, but Ray gave up ({type(error).__name__}: {_last_line(error)}): "
+                f"Expected a result of {group.label}, but Ray gave up ({type(error).__name__}: {last_line(error)}): "
                 f"is rightloss {__version__} on every machine of the cluster, and memory enough? Run again to resume."
             ) from error
         if isinstance(found, Exception):
@@ -101,10 +96,7 @@ class _Shares:
 def _task(version: str, work: Work, group: Group, number: int, shares: Any) -> list[RunResult] | Exception:
     """Run a group on a machine of the cluster."""
     if version != __version__:
-        return ValueError(
-            f"Expected rightloss {version} on every machine of the cluster, but {socket.gethostname()} has {__version__}: "
-            "install the same."
-        )
+        return other_version(version, __version__)
     return attempt(work, group, _seldom(lambda share: shares.update.remote(number, share)))
 
 
@@ -140,43 +132,3 @@ def _stop(ray: Any, tasks: list[Any], shares: Any) -> None:
     for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[1]:
         ray.cancel(task, force=True)
     ray.kill(shares)
-
-
-@contextmanager
-def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
-    """Yield the module `ray`, connected to a cluster; one that was started here is shut down."""
-    # Unless the user says otherwise: no usage statistics, and no warnings about GPUs.
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-        os.environ.setdefault(name, "0")
-    import ray
-
-    if address is None and ray.is_initialized():
-        yield ray
-        return
-    try:
-        _start(ray, workers) if address is None else _connect(ray, address)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        place = "on this machine" if address is None else f"at {address}"
-        raise ValueError(
-            f"Expected a Ray cluster {place}, but there is none ({_last_line(error)}): `ray start --head` starts one and tells "
-            "its address."
-        ) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _start(ray: Any, workers: int | None) -> None:
-    ray.init("local", num_cpus=workers, include_dashboard=False, object_store_memory=_STORE, **_QUIET)
-
-
-def _connect(ray: Any, address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():  # if nothing answers, Ray would try for minutes
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    ray.init(address, **_QUIET)
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt8
+from scipy.special import expit
 
 from ...lidc.votes import rounded_mean
-from ...metrics.one_vs_rest import expit
 from ..methods import DEFAULT
 from ..pooled_predictions import Cell, cells
 from ..results import DataSummary, StudyResults

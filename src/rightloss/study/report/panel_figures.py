@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float64
+from scipy.special import expit, logit
 
 from ...metrics import ReliabilityCurve, RocCurve, probability_histogram, reliability_curve, roc_curve
-from ...metrics.one_vs_rest import expit, logit
 from ...metrics.plots import axes as plain_axes
 from ...metrics.plots import faint, line_style, log_shares, shares
 from ..pooled_predictions import Cell, cells

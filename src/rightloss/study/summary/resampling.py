@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float64, Int64
 
 from ...metrics import Figure
@@ -83,7 +82,7 @@ class BootstrapEstimate:
             share = 1 - len(defined) / len(self.draws)
             return rounded(Figure(self.value, reason=f"no interval: undefined in {share:.0%} of the resamples"))
         # Draws that are equal up to rounding are ties with the value.
-        low, high = bca(torch.from_numpy(defined.round(12)), round(self.value, 12), self._acceleration(), LEVEL)
+        low, high = bca(defined.round(12), round(self.value, 12), self._acceleration(), LEVEL)
         return rounded(Figure(self.value, min(low, self.value), max(high, self.value)))
 
     def share(self, patients: int, missing: str = "", lowest: float = 0.0) -> Figure:
@@ -92,7 +91,7 @@ class BootstrapEstimate:
         figure = self.figure(missing)
         if math.isnan(figure.low) or np.nanmax(np.abs(self.draws - self.value)) > 1e-12:
             return figure
-        unseen = float(unseen_share(torch.tensor(patients), LEVEL))
+        unseen = float(unseen_share(np.array(patients), LEVEL))
         return rounded(Figure(self.value, max(lowest, self.value - unseen), min(1.0, self.value + unseen), figure.reason))
 
     def _acceleration(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ...atomic_files import whole_path
@@ -68,8 +69,8 @@ def _show_people(ax: Axes, population: CurvedRisk, selection: Selection) -> None
             "label": f"selected, class {label}",
         }
         ax.scatter(shown[:, 0], shown[:, 1], s=16, linewidths=0.7, **style)
-    across = torch.linspace(-3.2, 3.2, 100, dtype=torch.float64)
-    height = -population.log_odds(torch.stack([across, torch.zeros_like(across)], 1)) / population.slopes[1]
+    across = np.linspace(-3.2, 3.2, 100)
+    height = -population.log_odds(np.stack([across, 0 * across], 1)) / population.slopes[1]
     ax.plot(across, height, color="black", linestyle="--", linewidth=0.9, label="a risk of one half")
     words = _WORDS.get(selection.name)
     ax.set_title(f"Selected {selection.name}" + (f":\n{words}" if words else ""), fontsize=10)

@@ -15,15 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float64
+from scipy.special import expit
 from torch import Tensor
 
 from ... import __version__
 from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
+from ...tensors import tensor_of
 from ..engines.contract import one_thread
 from ..methods import EVIDENCE, METHODS
 from .population import SELECTIONS, CurvedRisk, Drawn, Selection, drawn
@@ -143,14 +146,14 @@ def run_seed(run: BiasRun) -> list[BiasFigures]:
             for model in MODELS:
                 for remedy in REMEDIES:
                     odds = fitted(people, model, remedy, run.population)(run.population.people[0])
-                    mean = float(run.population.people[1] @ odds.sigmoid())
+                    mean = float(run.population.people[1] @ expit(odds))
                     found.append(BiasFigures(selection.name, model, remedy, run.population.lost(odds), mean))
     return found
 
 
 def fitted(
     people: Drawn, model: str, remedy: str, population: CurvedRisk
-) -> Callable[[Float64[Tensor, "n 2"]], Float64[Tensor, " n"]]:
+) -> Callable[[Float64[np.ndarray, "n 2"]], Float64[np.ndarray, " n"]]:
     """Fit a logistic regression, x → log-odds. All people are one batch, so the marginal of the loss is exact."""
     prevalence = Prevalence.from_labels(people.y, population=[1 - population.positive, population.positive])
     start = float(Bernoulli().starting_outputs(prevalence))
@@ -163,12 +166,9 @@ def fitted(
 def best_of(model: str, population: CurvedRisk) -> float:
     """Return what the best model of its kind loses in the population: fitted there to the true probabilities."""
     x, mass = population.people
-    inputs, true = _inputs(x, model), population.log_odds(x).sigmoid()
+    inputs, true = _inputs(x, model), expit(population.log_odds(x))
     with one_thread():
-        weights = _minimised(
-            inputs, lambda odds: F.binary_cross_entropy_with_logits(odds[:, 0], true, mass, reduction="sum"), 0.0
-        )
-        return population.lost(inputs @ weights)
+        return population.lost(inputs @ _minimised(inputs, _cross_entropy(true, mass), 0.0))
 
 
 def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
@@ -200,15 +200,20 @@ def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[
     if remedy in METHODS:
         method = METHODS[remedy]
         loss = method.loss(prevalence, Bernoulli(), BatchMarginal() if method.takes_marginal else None)
-        return lambda outputs: loss(outputs, people.y)
+        return lambda outputs: loss(outputs, tensor_of(people.y))
     chance = people.given_x if remedy == "given-x" else people.given_both
-    weights = 1 / chance / (1 / chance).sum()
-    return lambda outputs: F.binary_cross_entropy_with_logits(outputs[:, 0], people.y.double(), weights, reduction="sum")
+    return _cross_entropy(people.y.astype(np.float64), 1 / chance / (1 / chance).sum())
 
 
-def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor], start: float) -> Float64[Tensor, " d"]:
+def _cross_entropy(target: np.ndarray, weights: np.ndarray) -> Callable[[Tensor], Tensor]:
+    truth, mass = tensor_of(target), tensor_of(weights)
+    return lambda outputs: F.binary_cross_entropy_with_logits(outputs[:, 0], truth, mass, reduction="sum")
+
+
+def _minimised(inputs: np.ndarray, loss: Callable[[Tensor], Tensor], start: float) -> Float64[np.ndarray, " d"]:
     """Return the weights with the least loss, at full convergence, so that optimiser settings do not matter."""
-    weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
+    x = tensor_of(inputs)
+    weights = torch.zeros(x.shape[1], dtype=torch.float64)
     weights[0] = start
     weights.requires_grad_()
     optimiser = torch.optim.LBFGS(
@@ -217,7 +222,7 @@ def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor],
 
     def closure() -> float:
         optimiser.zero_grad()
-        value = loss((inputs @ weights)[:, None])
+        value = loss((x @ weights)[:, None])
         value.backward()
         return float(value.detach())
 
@@ -225,13 +230,13 @@ def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor],
     assert weights.grad is not None
     slope = float(weights.grad.abs().max())
     assert slope < 1e-4, f"a fit stopped where the slope is {slope}"
-    return weights.detach()
+    return weights.detach().numpy()
 
 
-def _inputs(x: Float64[Tensor, "n 2"], model: str) -> Float64[Tensor, "n d"]:
+def _inputs(x: Float64[np.ndarray, "n 2"], model: str) -> Float64[np.ndarray, "n d"]:
     """Return what a model is linear in: 1 and x; for the one that can express the truth also squares and product."""
-    straight = torch.cat([torch.ones_like(x[:, :1]), x], 1)
-    return straight if model == STRAIGHT else torch.cat([straight, x**2, x[:, :1] * x[:, 1:]], 1)
+    straight = np.hstack([np.ones_like(x[:, :1]), x])
+    return straight if model == STRAIGHT else np.hstack([straight, x**2, x[:, :1] * x[:, 1:]])
 
 
 def _interval(values: list[float]) -> tuple[float, float, float]:

@@ -1,7 +1,8 @@
 """Populations with known Bayes-optimal predictions, and ways in which people are selected for training.
 
 Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`;
-`CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population.
+`CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population. In NumPy; torch is
+imported for the likelihoods of `FiveRatings`, and to draw selected people, who so stay those of the published tables.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Float64, Int64
-from torch import Tensor
+from scipy.special import expit, log_expit
 
-from ...likelihoods import Categorical, Likelihood, OnionPeeling
 from ...prevalence import Prevalence
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Float64, Int64
+
+    from ...likelihoods import Likelihood
 
 _NODES = 80  # per dimension; from 64 on neither integral changes by 1e-12
 
@@ -57,6 +61,8 @@ class TwoGaussians:
     @property
     def likelihood(self) -> Likelihood:
         """The one under which a linear model can express the truth."""
+        from ...likelihoods import Categorical
+
         return Categorical(2)
 
     @property
@@ -68,7 +74,7 @@ class TwoGaussians:
         nodes, weights = gauss_hermite(1)
         shift, scale = 2 * self.separation**2, 2 * self.separation
         odds = math.log(self.positive) - math.log1p(-self.positive) + scale * nodes[:, 0]
-        gains = self.positive * F.logsigmoid(odds + shift) + (1 - self.positive) * F.logsigmoid(shift - odds)
+        gains = self.positive * log_expit(odds + shift) + (1 - self.positive) * log_expit(shift - odds)
         return float(weights @ gains)
 
     @property
@@ -76,16 +82,16 @@ class TwoGaussians:
         """Φ(√2 |μ|)."""
         return 0.5 * (1 + math.erf(self.separation))
 
-    def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
+    def log_probs(self, x: np.ndarray) -> Float64[np.ndarray, "n k"]:
         """Return the true log p(y|x) at π."""
         slope = 2 * self.separation / math.sqrt(self.features)
-        odds = math.log(self.positive) - math.log1p(-self.positive) + slope * x.double().sum(1)
-        return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1)
+        odds = math.log(self.positive) - math.log1p(-self.positive) + slope * x.sum(1)
+        return log_expit(np.stack([-odds, odds], 1))
 
-    def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
+    def sample(self, per_class: int, seed: int) -> tuple[Float64[np.ndarray, "n d"], Int64[np.ndarray, " n"]]:
         """Draw `per_class` examples of every class, class 0 first."""
-        y = torch.arange(2).repeat_interleave(per_class)
-        noise = torch.randn(2 * per_class, self.features, generator=torch.Generator().manual_seed(seed))
+        y = np.repeat([0, 1], per_class)
+        noise = np.random.default_rng(seed).standard_normal((2 * per_class, self.features))
         return noise + (2 * y[:, None] - 1) * self.separation / math.sqrt(self.features), y
 
 
@@ -114,10 +120,12 @@ class FiveRatings:
     def prevalence(self) -> Prevalence:
         """π_k = E[p(k|x)], by quadrature over the two features that count."""
         nodes, weights = gauss_hermite(2)
-        return Prevalence(weights @ self.log_probs(nodes).exp())
+        return Prevalence(weights @ np.exp(self.log_probs(nodes)))
 
     @property
     def likelihood(self) -> Likelihood:
+        from ...likelihoods import OnionPeeling
+
         return OnionPeeling(5)
 
     @property
@@ -125,42 +133,41 @@ class FiveRatings:
         """`E_x Σ_k p(k|x) log p(k|x)`, the same sum taken the other way round; by quadrature."""
         nodes, weights = gauss_hermite(2)
         table = self.log_probs(nodes)
-        return float(weights @ (table.exp() * table).sum(1))
+        return float(weights @ (np.exp(table) * table).sum(1))
 
     @property
     def best_auc(self) -> None:
         """None: there are more than two classes."""
 
-    def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
-        slopes = torch.tensor(self.weights, dtype=torch.float64)
-        outputs = x[:, :2].double() @ slopes.T + torch.tensor(self.bias, dtype=torch.float64)
-        return self.likelihood.table(outputs)
+    def log_probs(self, x: np.ndarray) -> Float64[np.ndarray, "n k"]:
+        from ...tensors import tensor_of
 
-    def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
+        return self.likelihood.table(tensor_of(x[:, :2] @ np.transpose(self.weights) + self.bias)).numpy()
+
+    def sample(self, per_class: int, seed: int) -> tuple[Float64[np.ndarray, "n d"], Int64[np.ndarray, " n"]]:
         """Draw people from the population, and keep the first `per_class` of each rating."""
-        generator = torch.Generator().manual_seed(seed)
-        block = int(1.1 * per_class / float(self.prevalence.population.min())) + 100
-        x, y = torch.empty(0, self.features), torch.empty(0, dtype=torch.int64)
-        while int(torch.bincount(y, minlength=5).min()) < per_class:
-            more = torch.randn(block, self.features, generator=generator)
-            uniform = torch.rand(block, 1, dtype=torch.float64, generator=generator)
-            rating = (self.log_probs(more).exp().cumsum(1)[:, :-1] < uniform).sum(1)
-            x, y = torch.cat([x, more]), torch.cat([y, rating])
-        kept = torch.cat([torch.nonzero(y == rating).flatten()[:per_class] for rating in range(5)])
+        draws = np.random.default_rng(seed)
+        block = int(1.1 * per_class / self.prevalence.population.min()) + 100
+        x, y = np.empty((0, self.features)), np.empty(0, np.int64)
+        while np.bincount(y, minlength=5).min() < per_class:
+            more = draws.standard_normal((block, self.features))
+            rating = (np.exp(self.log_probs(more)).cumsum(1)[:, :-1] < draws.random((block, 1))).sum(1)
+            x, y = np.concatenate([x, more]), np.concatenate([y, rating])
+        kept = np.concatenate([np.flatnonzero(y == rating)[:per_class] for rating in range(5)])
         return x[kept], y[kept]
 
 
 Population = TwoGaussians | FiveRatings
 
 
-def gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
+def gauss_hermite(dimensions: int) -> tuple[Float64[np.ndarray, "n d"], Float64[np.ndarray, " n"]]:
     """Return nodes and weights that integrate over N(0, I)."""
-    nodes, weights = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(_NODES))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     weights = weights / weights.sum()
     if dimensions == 1:
         return nodes[:, None], weights
     assert dimensions == 2
-    return torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
+    return np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2), np.outer(weights, weights).ravel()
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ class CurvedRisk:
     bend: float = 0.6
 
     @cached_property
-    def people(self) -> tuple[Float64[Tensor, "m 2"], Float64[Tensor, " m"]]:
+    def people(self) -> tuple[Float64[np.ndarray, "m 2"], Float64[np.ndarray, " m"]]:
         """Nodes and weights that integrate over the population."""
         return gauss_hermite(2)
 
@@ -185,17 +192,17 @@ class CurvedRisk:
     def positive(self) -> float:
         """π of class 1, `E[p(1|x)]`."""
         x, weights = self.people
-        return float(weights @ self.log_odds(x).sigmoid())
+        return float(weights @ expit(self.log_odds(x)))
 
-    def log_odds(self, x: Float64[Tensor, "n 2"]) -> Float64[Tensor, " n"]:
-        return self.bias + x @ torch.tensor(self.slopes, dtype=torch.float64) + self.bend * x[:, 0] ** 2
+    def log_odds(self, x: Float64[np.ndarray, "n 2"]) -> Float64[np.ndarray, " n"]:
+        return self.bias + x @ np.array(self.slopes) + self.bend * x[:, 0] ** 2
 
-    def lost(self, log_odds: Float64[Tensor, " m"]) -> float:
+    def lost(self, log_odds: Float64[np.ndarray, " m"]) -> float:
         """Return the expected log-likelihood of the truth less that of predictions for `people`: `E_x KL[p(y|x) ‖ q(y|x)]`."""
         x, weights = self.people
         true = self.log_odds(x)
         pairs = ((true, log_odds), (-true, -log_odds))  # of class 1, of class 0
-        return float(weights @ sum(right.sigmoid() * (F.logsigmoid(right) - F.logsigmoid(own)) for right, own in pairs))
+        return float(weights @ sum(expit(right) * (log_expit(right) - log_expit(own)) for right, own in pairs))
 
 
 @dataclass(frozen=True)
@@ -212,10 +219,10 @@ class Selection:
     slope: tuple[float, float]
     shift: tuple[float, float]
 
-    def chances(self, x: Float64[Tensor, "n 2"]) -> Float64[Tensor, "n 2"]:
+    def chances(self, x: Float64[np.ndarray, "n 2"]) -> Float64[np.ndarray, "n 2"]:
         """Return p(selected|x, y), a column per class."""
-        share, slope, shift = (torch.tensor(each, dtype=torch.float64) for each in (self.share, self.slope, self.shift))
-        return share * (slope * x[:, :1] + shift).sigmoid()
+        share, slope, shift = (np.array(each) for each in (self.share, self.slope, self.shift))
+        return share * expit(slope * x[:, :1] + shift)
 
 
 # People with x₁, a symptom, go to the doctor, ill or not.
@@ -240,30 +247,34 @@ class Drawn:
         given_both: p(selected|x, y), for each.
     """
 
-    x: Float64[Tensor, "n 2"]
-    y: Int64[Tensor, " n"]
-    given_x: Float64[Tensor, " n"]
-    given_both: Float64[Tensor, " n"]
+    x: Float64[np.ndarray, "n 2"]
+    y: Int64[np.ndarray, " n"]
+    given_x: Float64[np.ndarray, " n"]
+    given_both: Float64[np.ndarray, " n"]
 
 
 def drawn(population: CurvedRisk, selection: Selection, examples: int, seed: int) -> Drawn:
     """Draw people until `examples` of them are selected."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
-    x, y = torch.empty(0, 2, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+    x, y = np.empty((0, 2)), np.empty(0, np.int64)
     while len(y) < examples:
         more, labels, selected = met(population, selection, examples, generator)
-        x, y = torch.cat([x, more[selected]]), torch.cat([y, labels[selected]])
+        x, y = np.concatenate([x, more[selected]]), np.concatenate([y, labels[selected]])
     x, y = x[:examples], y[:examples]
     chances, odds = selection.chances(x), population.log_odds(x)
-    given_x = (chances * torch.stack([-odds, odds], 1).sigmoid()).sum(1)
-    return Drawn(x, y, given_x, chances.gather(1, y[:, None]).squeeze(1))
+    given_x = (chances * expit(np.stack([-odds, odds], 1))).sum(1)
+    return Drawn(x, y, given_x, chances[np.arange(examples), y])
 
 
 def met(
     population: CurvedRisk, selection: Selection, people: int, generator: torch.Generator
-) -> tuple[Float64[Tensor, "n 2"], Int64[Tensor, " n"], Bool[Tensor, " n"]]:
+) -> tuple[Float64[np.ndarray, "n 2"], Int64[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """Draw people: x, class, and whether each is selected. The same generator draws the same people for every selection."""
-    x = torch.randn(people, 2, dtype=torch.float64, generator=generator)
-    risk, luck = torch.rand(2, people, dtype=torch.float64, generator=generator)
-    y = (risk < population.log_odds(x).sigmoid()).long()
-    return x, y, luck < selection.chances(x).gather(1, y[:, None]).squeeze(1)
+    import torch
+
+    x = torch.randn(people, 2, dtype=torch.float64, generator=generator).numpy()
+    risk, luck = torch.rand(2, people, dtype=torch.float64, generator=generator).numpy()
+    y = (risk < expit(population.log_odds(x))).astype(np.int64)
+    return x, y, luck < selection.chances(x)[np.arange(people), y]

@@ -12,14 +12,17 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float64
+from scipy.special import log_softmax
 from torch import Tensor, nn
 
 from ... import __version__
 from ...likelihoods import start_at_prevalence
 from ...prevalence import Prevalence
 from ...sampling import StratifiedBatchSampler
+from ...tensors import tensor_of
 from ..engines.contract import one_thread
 from ..methods import EVIDENCE, METHODS
 from .population import Population
@@ -141,28 +144,29 @@ def _test(network: nn.Module, problem: ToyProblem, corrected: bool) -> ToyFigure
 
     population, prevalence = problem.population, problem.population.prevalence
     x, y = _examples(population, problem.test_examples // prevalence.num_classes, 2 * problem.seed + 1)
-    log_probs = population.likelihood.table(network(x)).double()
+    log_probs, rows = population.likelihood.table(network(x)).double().numpy(), np.arange(len(y))
     if corrected:
-        log_probs = torch.log_softmax(log_probs + prevalence.log_weights, 1)
-    own, true = (table.gather(1, y[:, None]).squeeze(1) for table in (log_probs, population.log_probs(x)))
+        log_probs = log_softmax(log_probs + prevalence.log_weights, 1)
+    own, true = (table[rows, y.numpy()] for table in (log_probs, population.log_probs(x.double().numpy())))
     log_likelihood, variance = _weighted(own, prevalence)
     return ToyFigures(
         log_likelihood=log_likelihood,
         variance=variance,
         lost=_weighted(true - own, prevalence)[0],
         auc=float(roc_auc_score(y, log_probs[:, 1] - log_probs[:, 0])) if prevalence.num_classes == 2 else None,
-        mean_prediction=_weighted(log_probs[:, -1].exp(), prevalence)[0],
+        mean_prediction=_weighted(np.exp(log_probs[:, -1]), prevalence)[0],
     )
 
 
-def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[float, float]:
+def _weighted(values: Float64[np.ndarray, " n"], prevalence: Prevalence) -> tuple[float, float]:
     """Return the mean at π and its sampling variance, for values sorted by class, with equal numbers of each."""
-    by_class = values.view(prevalence.num_classes, -1)
+    by_class = values.reshape(prevalence.num_classes, -1)
     weights = prevalence.population
-    variance = (weights**2 * by_class.var(1)).sum() / by_class.shape[1]
+    variance = (weights**2 * by_class.var(1, ddof=1)).sum() / by_class.shape[1]
     return float(weights @ by_class.mean(1)), float(variance)
 
 
 @lru_cache(maxsize=4)
 def _examples(population: Population, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
-    return population.sample(per_class, seed)
+    x, y = population.sample(per_class, seed)
+    return tensor_of(x).float(), tensor_of(y)

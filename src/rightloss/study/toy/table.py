@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+import numpy as np
+
 from ..methods import DEFAULT, METHODS
 from ..report.export import csv_text, markdown_rows, open_console
 from .population import Population
@@ -111,7 +113,7 @@ class Results:
 def constant_rows(population: Population) -> list[ToyRow]:
     """Return the rows that bound the others: the best possible, and always answering π."""
     prevalence, best = population.prevalence.population, population.best_log_likelihood
-    blind = float(prevalence @ prevalence.log())
+    blind = float(prevalence @ np.log(prevalence))
     last = float(prevalence[-1])
     auc = None if population.best_auc is None else 0.5
     return [

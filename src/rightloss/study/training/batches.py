@@ -14,6 +14,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -85,7 +86,7 @@ class Batches:
         device: torch.device,
         rank: int = 0,
         world: int = 1,
-        populations: Mapping[float | None, Tensor] = MappingProxyType({}),
+        populations: Mapping[float | None, np.ndarray] = MappingProxyType({}),
     ) -> None:
         self.data, self.images, self.run = data, images, run
         self.device, self.rank, self.world = device, rank, world
@@ -104,9 +105,9 @@ class Batches:
         self.target = _erased(self.target, self.unlabelled)
 
     @property
-    def sampling(self) -> Float[Tensor, " k"]:
+    def sampling(self) -> np.ndarray:
         """ρ, the mix of labels, or of votes, in minibatches."""
-        return self._sampler.sampling
+        return self._sampler.prevalence.sampling
 
     def unlabelled_rows(self, population: float | None) -> Int64[Tensor, " drawn"]:
         """Return unlabelled rows at the class frequencies of a run's population, as many as there are: those of the first
@@ -147,18 +148,18 @@ class Batches:
                 features = each_view(views.to(self.device), self.low_level)
         return Inputs(features, self.metadata[rows[own]].to(self.device))
 
-    def _mix(self) -> Tensor | None:
+    def _mix(self) -> np.ndarray | None:
         """Return the mix of the labelled training rows for raw minibatches; None for equal classes."""
         labels = self.target[self.parts.train]
         if self.run.minibatches != "raw":
             return None
         shares = labels if labels.is_floating_point() else one_hot(labels, self.data.votes.shape[1])
-        return shares.double().mean(0)
+        return shares.double().mean(0).numpy()
 
-    def _draws(self, rows: Int64[Tensor, " rows"], mix: Tensor | None, purpose: str) -> RebalancedSampler:
+    def _draws(self, rows: Int64[Tensor, " rows"], mix: np.ndarray | None, purpose: str) -> RebalancedSampler:
         """Return a sampler of these rows with replacement, at these class frequencies; equal by default."""
         classes, training = self.data.votes.shape[1], self.run.training
-        prevalence = Prevalence(torch.full((classes,), 1 / classes), sampling=mix)
+        prevalence = Prevalence(np.full(classes, 1 / classes), sampling=mix)
         draws = training.steps * training.batch_size
         return RebalancedSampler(self.target[rows], prevalence, draws, self._stream(purpose), num_replicas=1, rank=0)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from ...losses import LogLikelihoodLoss
 from ...predictive import retarget
 from ...prevalence import Prevalence
 from ...solve import intercepts_for_mean
+from ...tensors import tensor_of
 from ..config import RunConfig
 from ..methods import METHODS
 from .batches import Batch, Inputs, seed_of, stream
@@ -76,8 +78,8 @@ class Candidate:
         self,
         run: RunConfig,
         rate: float,
-        sampling: Tensor,
-        population: Tensor,
+        sampling: np.ndarray,
+        population: np.ndarray,
         num_features: int,
         fabric: Fabric | OneCPU,
         made: dict[tuple[RunConfig, float], list[Net]] | None = None,
@@ -121,7 +123,7 @@ class Candidate:
         """Add the mean prediction of the last class over this minibatch, weighted to π, as the nets saw it in training."""
         if self.failed:
             return
-        weights = self.prevalence.log_weights.exp()
+        weights = tensor_of(self.prevalence.weights)
         rows = weights[batch.target] if batch.target.ndim == 1 else batch.target.double() @ weights
         tables = [self._at_population(net.module.likelihood.table(net.outputs.double())) for net in self.nets]
         mean = torch.stack([table[:, -1].exp() for table in tables]).mean(0).cpu()
@@ -180,19 +182,19 @@ class Candidate:
         return seed_of(purpose, self.run.data, self.run.fold, self.run.seed, *numbers)
 
 
-def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> float:
+def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: np.ndarray) -> float:
     """Return the expected log-likelihood at π, Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc."""
     votes = _votes(target, log_probs.shape[1])
-    return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
+    return float(tensor_of(population) @ ((votes * log_probs).sum(0) / votes.sum(0)))
 
 
-def offsets_to_match(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> tuple[float, ...]:
+def offsets_to_match(log_probs: Float64[Tensor, "n k"], target: Tensor, population: np.ndarray) -> tuple[float, ...]:
     """Return what to add to log-probabilities by class so that their mean, weighted to π by the labels, is π."""
     votes = _votes(target, log_probs.shape[1])
-    weights = (votes * (population / votes.sum(0))).sum(1)
+    weights = (votes * (tensor_of(population) / votes.sum(0))).sum(1)
     if not bool(torch.isfinite(log_probs).all()):
         return (math.nan,) * log_probs.shape[1]
-    return tuple(intercepts_for_mean(log_probs.numpy(), population.numpy(), weights.numpy()).tolist())
+    return tuple(intercepts_for_mean(log_probs.numpy(), population, weights.numpy()).tolist())
 
 
 def _votes(target: Tensor, classes: int) -> Float64[Tensor, "n k"]:

@@ -159,8 +159,8 @@ def _best(
     )
 
 
-def population_of(run: RunConfig, data: StudyData) -> Tensor:
+def population_of(run: RunConfig, data: StudyData) -> np.ndarray:
     """Return π by class: the run's; for ratings the shares of votes in the whole data set."""
     if run.population is None:
-        return data.votes.double().mean(0)
-    return torch.tensor([1 - run.population, run.population], dtype=torch.float64)
+        return data.votes.double().mean(0).numpy()
+    return np.array([1 - run.population, run.population])

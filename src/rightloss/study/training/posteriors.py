@@ -34,7 +34,7 @@ FIT: dict[str, Callable[..., Posterior]] = {
 }
 
 
-def posterior_result(run: RunConfig, batches: Batches, population: Tensor) -> RunResult:
+def posterior_result(run: RunConfig, batches: Batches, population: np.ndarray) -> RunResult:
     """Fit a posterior for each prior scale; return the predictions of the one that scores best on the validation part."""
     parts, prevalence = batches.parts, Prevalence(population, sampling=batches.sampling, evidence=run.evidence)
     found = []

@@ -1,0 +1,129 @@
+"""The parts of a table: one after the other in this process, or several at a time on Ray.
+
+Stage: a model, a path → a table in parts; a function, parts → its results, in order. A part whose worker dies is done again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from .errors import require
+from .progress import progress
+
+if TYPE_CHECKING:
+    from ..tabular import ColumnSpec, Finding, TableModel, TableStream
+
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+ENGINES = ("in-process", "ray")
+_RETRIES = 3
+
+
+@contextmanager
+def engine_of(name: str, address: str | None) -> Iterator[Each]:
+    """Yield `map`, or a function like it that works on Ray; there, a function that yields gives a list.
+
+    Raises:
+        ValueError: if the engine is unknown, or there is no cluster at the address.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(ENGINES)}.")
+    if address is not None and name != "ray":
+        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+    if name != "ray":
+        yield map
+        return
+    require("ray")
+    from ..ray_cluster import connected
+
+    with connected(address) as ray:
+        yield partial(_on_ray, ray)
+
+
+def chunks(each: Each, job: Callable[[int], Iterator[Any]], table: TableStream) -> Iterator[Any]:
+    """Yield what `job` yields for each part of a table, in order, and show the progress; results have a number of `rows`."""
+    done = 0
+    with ExitStack() as stack:
+        show = stack.enter_context(progress("rows")) if table.is_long else None
+        for chunk in chain.from_iterable(each(job, range(len(table.parts)))):
+            yield chunk
+            done += chunk.rows
+            if show is not None:
+                show(done, table.rows, "")
+
+
+def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) -> TableStream:
+    """Open a table that a model is to predict, and warn of what was found about its files.
+
+    Raises:
+        ValueError: if it cannot be read, or lacks a column of the model.
+    """
+    from ..tabular import open_table
+    from ..tabular.encode import require_columns
+
+    table = open_table(path, encoding=encoding, each=each)
+    require_columns(table.columns, used(model))
+    warn_of(table.findings)
+    return table
+
+
+def used(model: TableModel) -> list[ColumnSpec]:
+    """Return the columns that a model looks at: none if it always answers its population."""
+    return [] if model.fitted is None else model.columns
+
+
+def warn_of(findings: Iterable[Finding]) -> None:
+    """Warn of the warnings among findings."""
+    from ..tabular import TableWarning
+
+    for finding in findings:
+        if finding.level == "warning":
+            warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
+
+
+def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the results in order; only as many parts are under way, or done and waiting, as there are processors and two."""
+    task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_task)
+    shared, waiting = ray.put(function), deque[Any]()
+    most = int(ray.cluster_resources().get("CPU", 1)) + 2
+    for item in items:
+        waiting.append((item, task.remote(__version__, shared, item)))
+        if len(waiting) == most:
+            yield _result(ray, *waiting.popleft())
+    while waiting:
+        yield _result(ray, *waiting.popleft())
+
+
+def _task(version: str, function: Callable[[Any], Any], item: Any) -> Any:
+    """Do one part on a machine of the cluster; return a user's error, as Ray would add a traceback to its message."""
+    from ..ray_cluster import other_version
+
+    if version != __version__:
+        return other_version(version, __version__)
+    try:
+        found = function(item)
+        return list(found) if isinstance(found, Iterator) else found
+    except ValueError as error:
+        return error
+
+
+def _result(ray: Any, item: Any, task: Any) -> Any:
+    from ..ray_cluster import last_line
+
+    try:
+        found = ray.get(task)
+    except ray.exceptions.RayError as error:
+        raise ChildProcessError(
+            f"Expected a result of part {item}, but Ray gave up ({type(error).__name__}: {last_line(error)}): is rightloss "
+            f"{__version__} on every machine of the cluster, the file at the same path, and memory enough?"
+        ) from error
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -1,0 +1,258 @@
+"""The models that `fit_table` compares, as classifiers of scikit-learn: a linear one, and boosted trees.
+
+Stage: a table as a matrix, class numbers, weights → a fitted classifier → log-probabilities at the mix of the weighted labels.
+Each has one setting, chosen on left-out rows: the linear one its penalty, boosting its number of trees.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+
+from ..extras import install
+from ..sklearn.folds import GivenRows, Split, splits_of
+from .encode import ColumnSpec, boosting_matrix, linear_matrix
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
+PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
+_NEWTON = 100  # coefficients up to which Newton's method is fastest
+_MOST_TREES, _PATIENCE = 300, 15
+_ONE_THREAD = 10_000  # with fewer rows, threads cost more time than they save
+_SMALL = 5000  # with fewer rows, trees are smaller, steps shorter, and settings chosen on all of five parts
+
+
+class TableClassifier(ClassifierMixin, BaseEstimator):
+    """What both have in common: one setting, which `tuned` chooses."""
+
+    family: str
+    most_cells: int | None = None  # numbers of the matrix in one fit
+    most_to_tune = 50_000  # rows used to choose the setting
+
+    def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Any:
+        """Fit to all rows; X is the result of `encode`."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        weights = np.ones(len(codes)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        return self._fit(X, codes, weights / weights.mean())
+
+    def predict_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
+        """Return probabilities at the mix of the training rows."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return the most probable class at the mix of the training rows."""
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
+
+    def predict_log_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
+        """Return log-probabilities at the mix of the training rows."""
+        raise NotImplementedError
+
+    def tuned(self, rows: GivenRows) -> Any:
+        """Return a copy with the setting that predicts left-out rows best, whole groups at a time.
+
+        Each of five parts of the rows is left out, or the first if there are many rows. If a class has too few rows for that,
+        the setting stays.
+        """
+        chosen, factors = stratified_rows(rows.labels, self.most_to_tune, seed=0)
+        some = rows.take(chosen)
+        some = replace(some, weights=some.weights * factors)
+        try:
+            splits = splits_of(5, some, self.random_state + 1)
+        except ValueError:  # a class is only in one part
+            splits = None
+        return clone(self) if not splits else self._best(some, splits if len(chosen) < _SMALL else splits[:1])
+
+    def _best(self, rows: GivenRows, splits: list[Split]) -> Any:
+        raise NotImplementedError
+
+    def _fit(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> Any:
+        raise NotImplementedError
+
+
+class LinearPipeline(TableClassifier):
+    """Logistic regression with a ridge penalty, on the columns of `linear_matrix`.
+
+    Args:
+        C: as in scikit-learn.
+        random_state: seed of the validation rows.
+    """
+
+    family, most_to_tune, most_cells = "linear", 10_000, 60_000_000
+    encode = staticmethod(linear_matrix)
+
+    def __init__(self, C: float = 0.1, random_state: int = 0) -> None:
+        self.C = C
+        self.random_state = random_state
+
+    @classmethod
+    def of(cls, coefficients: np.ndarray, intercepts: np.ndarray) -> LinearPipeline:
+        """Return a fitted one, with coefficients (K, q) and intercepts (K,) of a softmax."""
+        made = LinearPipeline()
+        made.classes_, made.coef_, made.intercept_ = np.arange(len(intercepts)), coefficients, intercepts
+        return made
+
+    def predict_log_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
+        """Return log-probabilities of the rows of `linear_matrix`."""
+        scores = np.einsum("np,kp->nk", X.astype(np.float64), self.coef_)  # unlike BLAS, to the bit the same for any rows
+        return log_softmax(scores + self.intercept_, axis=1)
+
+    def _best(self, rows: GivenRows, splits: list[Split]) -> Any:
+        def score(C: float) -> float:
+            model, total = clone(self).set_params(C=C), 0.0
+            for train, test in splits:
+                table = model.fit(rows.X[train], rows.y[train], rows.weights[train]).predict_log_proba(rows.X[test])
+                total += float(rows.weights[test] @ table[np.arange(len(test)), rows.labels[test]])
+            return total
+
+        return clone(self).set_params(C=max(PENALTIES, key=score))
+
+    def _fit(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> LinearPipeline:
+        with warnings.catch_warnings():  # warnings of separated classes and collinear columns, which the penalty handles
+            warnings.simplefilter("ignore")
+            coefficients, intercepts = self._coefficients(X, codes, weights)
+        both = (each.astype(np.float64) for each in (coefficients, intercepts))
+        self.coef_, self.intercept_ = (each if len(each) > 1 else np.concatenate([0 * each, each]) for each in both)
+        return self
+
+    def _coefficients(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return coefficients and intercepts of each class, or of the second of two."""
+        from sklearn.linear_model import LogisticRegression
+
+        width = X.shape[1] * (1 if len(self.classes_) == 2 else len(self.classes_))
+        model = LogisticRegression(C=self.C, solver="newton-cholesky" if width <= _NEWTON else "lbfgs", max_iter=300)
+        model.fit(X, codes, sample_weight=weights.astype(X.dtype))
+        return model.coef_, model.intercept_
+
+
+class BoostingPipeline(TableClassifier):
+    """Gradient-boosted trees of LightGBM on the columns of `boosting_matrix`, with missing cells and categories.
+
+    Args:
+        categories: the columns of the matrix that are codes of levels.
+        trees: how many.
+        random_state: seed of the validation rows and of LightGBM.
+    """
+
+    family = "boosting"
+    encode = staticmethod(boosting_matrix)
+
+    def __init__(self, categories: tuple[int, ...] = (), trees: int = 50, random_state: int = 0) -> None:
+        self.categories = categories
+        self.trees = trees
+        self.random_state = random_state
+
+    @classmethod
+    def of(cls, booster: Any, num_classes: int) -> BoostingPipeline:
+        """Return a fitted one."""
+        made = cls()
+        made.classes_, made.booster_ = np.arange(num_classes), booster
+        return made
+
+    def predict_log_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
+        """Return log-probabilities of the rows of `boosting_matrix`."""
+        scores = np.asarray(self.booster_.predict(X, raw_score=True), dtype=np.float64)
+        return log_softmax(np.stack([np.zeros_like(scores), scores], 1) if scores.ndim == 1 else scores, axis=1)
+
+    def _best(self, rows: GivenRows, splits: list[Split]) -> Any:
+        import lightgbm
+
+        stop, data = lightgbm.early_stopping(_PATIENCE, verbose=False), self._data(rows.X, rows.labels, rows.weights)
+        found = lightgbm.cv(self._options(rows.labels), data, _MOST_TREES, folds=splits, callbacks=[stop])
+        return clone(self).set_params(trees=len(next(iter(found.values()))))
+
+    def _fit(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> BoostingPipeline:
+        import lightgbm
+
+        self.booster_ = lightgbm.train(self._options(codes), self._data(X, codes, weights), num_boost_round=self.trees)
+        return self
+
+    def _data(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> Any:
+        import lightgbm
+
+        return lightgbm.Dataset(X, codes, weight=weights, categorical_feature=list(self.categories) or "auto")
+
+    def _options(self, codes: np.ndarray) -> dict[str, Any]:
+        count, small, num_classes = len(codes), len(codes) < _SMALL, int(codes.max()) + 1
+        return {
+            **({"objective": "binary"} if num_classes == 2 else {"objective": "multiclass", "num_class": num_classes}),
+            "learning_rate": 0.05 if small else 0.1,
+            "num_leaves": 7 if small else 31,
+            "min_data_in_leaf": max(1, min(20, count // 20)),
+            "lambda_l2": 1.0,
+            "seed": self.random_state,
+            "deterministic": True,
+            "force_row_wise": True,
+            "num_threads": 1 if count < _ONE_THREAD else 0,
+            "verbosity": -1,
+        }
+
+
+Pipeline = LinearPipeline | BoostingPipeline
+
+
+def pipelines(names: Sequence[str] | None, specs: Sequence[ColumnSpec], seed: int) -> tuple[list[Pipeline], list[str]]:
+    """Return the models to compare, the simplest first, and notes about missing ones.
+
+    Args:
+        names: "linear" and "boosting"; None for both, if LightGBM is installed.
+        specs: the columns.
+        seed: seed of the validation rows and of LightGBM.
+    """
+    known = ("linear", "boosting")
+    unknown = [name for name in names or () if name not in known]
+    if unknown or (names is not None and not names):
+        raise ValueError(f"Expected `candidates` among {', '.join(known)}, but got {unknown or names}: choose one or both.")
+    notes, chosen = [], known if names is None else tuple(names)
+    if "boosting" in chosen and not _has_lightgbm():
+        if names is not None:
+            raise ImportError(f"Boosting needs LightGBM: {install('table')}.")
+        chosen = ("linear",)
+        notes.append(f"boosting was not tried, since LightGBM is not installed: {install('table')}.")
+    categories = tuple(number for number, spec in enumerate(specs) if spec.is_category)
+    made = [LinearPipeline(random_state=seed), BoostingPipeline(categories, random_state=seed)]
+    return [each for each in made if each.family in chosen], notes
+
+
+def by_fold(models: Sequence[Pipeline], matrix: np.ndarray, numbers: np.ndarray | None = None) -> Float64[np.ndarray, "u k"]:
+    """Return predictions of new rows, each from the model of one fold: that with its number, or each in turn."""
+    numbers = np.arange(len(matrix)) % len(models) if numbers is None else numbers
+    found = np.empty((len(matrix), len(models[0].classes_)))
+    for fold, fitted in enumerate(models):
+        if (own := numbers == fold).any():
+            found[own] = fitted.predict_log_proba(matrix[own])
+    return found
+
+
+def stratified_rows(
+    codes: Int64[np.ndarray, " n"], most: int, seed: int
+) -> tuple[Int64[np.ndarray, " m"], Float64[np.ndarray, " m"]]:
+    """Draw at most `most` rows, with equal numbers of each class or all of its rows, and return them with weights.
+
+    A row of class k has the weight n_k/m_k, so that the weighted class frequencies are those of all rows; the mean weight is 1.
+
+    Returns:
+        Row numbers, ascending, and weights.
+    """
+    counts, rng, left, kept = np.bincount(codes), np.random.default_rng(seed), most, {}
+    for place, k in enumerate(np.argsort(counts, kind="stable")):
+        own, share = np.flatnonzero(codes == k), max(left // (len(counts) - place), 1)
+        kept[k] = own if len(own) <= share else rng.choice(own, share, replace=False)
+        left -= len(kept[k])
+    rows = np.sort(np.concatenate(list(kept.values())))
+    weights = (counts / np.maximum(np.bincount(codes[rows], minlength=len(counts)), 1))[codes[rows]]
+    return rows, weights / weights.mean()
+
+
+def _has_lightgbm() -> bool:
+    try:
+        import lightgbm  # noqa: F401
+    except (ImportError, OSError):  # the second if its library lacks OpenMP
+        return False
+    return True
