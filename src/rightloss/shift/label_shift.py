@@ -193,7 +193,7 @@ def held_out_by_finding(held_out: Any, sampling: Any) -> list[Any]:
     if not isinstance(held_out, tuple | list) or len(held_out) != 2:
         held_out_set(held_out)  # raises
     rows = FindingRows.of(held_out[0], held_out[1], sampling, "held_out labels")
-    return [(np.ascontiguousarray(table), labels) for table, labels, _ in map(rows.__getitem__, range(len(rows.names)))]
+    return [rows[number][:2] for number in range(len(rows.names))]
 
 
 def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:
