@@ -250,7 +250,6 @@ def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_li
     assert modules, done.stderr
     assert not modules & {"torch", "jaxtyping", "ray"}
     assert command == "fit" or not modules & {"matplotlib", "jinja2"}
-    assert command != "predict" or "rich" not in modules
 
 
 # On Ray.
