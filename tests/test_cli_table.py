@@ -441,7 +441,7 @@ def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None
     for advice in (["--calibration", "mean"], ["--method", "bbse"]):
         assert answer("prevalence", model, data, *advice)["population"] == pytest.approx([0.5, 0.5], abs=0.01)
     with unchecked_types():
-        assert "Expected --method to be one of em, bbse" in invoke("prevalence", model, data, "--method", "x").stderr
+        assert "Expected --method to be 'em', 'bbse'" in invoke("prevalence", model, data, "--method", "x").stderr
     three = invoke("check", data, "--target", "x", "--population", "0.1")
     assert "`" not in three.stderr
 

@@ -52,10 +52,7 @@ FitPopulation = Annotated[
 ]
 
 
-_TICK = (
-    "✓ is kept: a linear model, unless boosting is better by more than a standard error; its correction as in "
-    "PrevalenceCorrectedClassifier."
-)
+_TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler or calibrated one within a standard error of it."
 
 
 def fit(
