@@ -138,7 +138,8 @@ def lightgbm_trees(
     held = lgb.Dataset(*valid, init_score=np.full(len(valid[1]), start), reference=data)
     params = LIGHTGBM | {"objective": objective or "binary", "seed": seed}
     stop: list[Any] = [lgb.early_stopping(PATIENCE, verbose=False)]
-    return lgb.train(params, data, ROUNDS, [held], feval=metric, callbacks=stop).predict(x_new, raw_score=True)
+    trees = lgb.train(params, data, ROUNDS, [held], feval=metric, callbacks=stop)
+    return np.asarray(trees.predict(x_new, raw_score=True))
 
 
 def xgboost_trees(

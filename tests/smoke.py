@@ -80,7 +80,7 @@ def boosting() -> None:
     params = {"objective": "binary:logistic", "base_score": 0.5}
     found["xgboost"] = xgb.train(params, rows, 20, obj=objective).predict(xgb.DMatrix(x), output_margin=True)
     for library, trees in found.items():
-        assert 0.45 < np.mean(1 / (1 + np.exp(-trees))) < 0.55, library  # in the training mix: from log-odds of 0
+        assert 0.45 < np.mean(1 / (1 + np.exp(-np.asarray(trees)))) < 0.55, library  # in the training mix: from log-odds of 0
 
 
 def table() -> None:

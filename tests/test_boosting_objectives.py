@@ -55,7 +55,7 @@ def test_metric_and_gradient_are_those_of_the_torch_loss(k: int, reference: str,
     weights = stream(3).integers(1, 4, len(y))
     rows = np.repeat(np.arange(len(y)), weights)  # the losses repeat what the objective weighs
     z = torch.tensor(scores, requires_grad=True)
-    options = {"marginal": rl.BatchMarginal(), "reference": objective.reference, "fused": False}
+    options: dict[str, Any] = {"marginal": rl.BatchMarginal(), "reference": objective.reference, "fused": False}
     loss = rl.information_gain_loss(z[rows], torch.as_tensor(y[rows]), objective.prevalence, **options)
     (loss * len(rows)).backward()
     np.testing.assert_allclose(objective(y, scores, weights)[0], z.grad.numpy(), rtol=1e-9, atol=1e-11)

@@ -116,5 +116,5 @@ def test_a_layer_is_trained_for_no_estimate() -> None:
 
 
 def test_an_object_that_holds_a_prevalence_is_not_an_estimate() -> None:
-    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")  # type: ignore[arg-type]
-    assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")  # type: ignore[arg-type]
+    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
+    assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")

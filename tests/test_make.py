@@ -10,7 +10,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TARGETS = ("help", "study", "toy", "test", "tables", "fast", "slow", "extras", "lint", "notebooks", "bench", "docs", "dist", "clean")
+TARGETS = (
+    "help",
+    "study",
+    "toy",
+    "test",
+    "tables",
+    "fast",
+    "slow",
+    "extras",
+    "lint",
+    "notebooks",
+    "bench",
+    "docs",
+    "dist",
+    "clean",
+)
 
 pytestmark = pytest.mark.skipif(not shutil.which("make") or not shutil.which("bash"), reason="make or bash is missing")
 

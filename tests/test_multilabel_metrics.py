@@ -168,7 +168,7 @@ def test_prevalences_are_estimated_finding_by_finding(method: str) -> None:
         table, labels, _ = read_rows(*held_out, number)
         two = finding_tables(target, 3)[:, :, number]
         rho = PREVALENCE[name].sampling
-        alone = estimate_prevalence(two, rho, method=method, held_out=(table, labels))  # type: ignore[call-overload]
+        alone = estimate_prevalence(two, rho, method=method, held_out=(table, labels))
         assert same(found[name].to_dict(), alone.to_dict())
 
 

@@ -279,13 +279,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mix of another length": (lambda: estimate_prevalence(TABLE, [0.5, 0.5]), "3 entries"),
     "a mix that does not sum to 1": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.5]), "sum to 1"),
     "a class never sampled": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
-    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),  # type: ignore[call-overload]
-    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),  # type: ignore[call-overload]
-    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),  # type: ignore[call-overload]
+    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),
+    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),
+    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),
     "a level beyond 1": (lambda: estimate_prevalence(TABLE, equal(3), level=95), "`level`"),
     "no held-out set": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
     "no calibration set": (lambda: estimate_prevalence(TABLE, equal(3), calibration="beta"), "`held_out` for calibration"),
-    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),  # type: ignore[call-overload]
+    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
     "labels missing": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS[:9])),
         "one held-out label per row",
@@ -298,7 +298,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"),
         r"class\(es\) \[2\] never have any",
     ),
-    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),  # type: ignore[call-overload]
+    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),
     "a class missing for the mean": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS.clip(max=1)), calibration="mean"),
         r"class\(es\) \[2\]",

@@ -109,7 +109,7 @@ class TestStreams:
         h, y = drawn(equal(3), 600, 46)
         options: dict[str, Any] = {"held_out": (exact(h, equal(3)).astype(np.float16), y), "calibration": "mean"}
         with unchecked_types():
-            found = estimate_prevalence(table.astype(np.float16), equal(3), level=np.float32(0.9), **options)  # type: ignore[call-overload]
+            found = estimate_prevalence(table.astype(np.float16), equal(3), level=np.float32(0.9), **options)
         assert float(found.prevalence().sampling.sum()) == pytest.approx(1, abs=1e-12)
         assert found.level == pytest.approx(0.9)
 

@@ -47,7 +47,8 @@ def trained(model: InformationGainMLPClassifier, x: Any, y: Any, **options: Any)
 
 
 def first_weights(model: InformationGainMLPClassifier) -> np.ndarray:
-    return model.network_[0].weight.detach().numpy()  # type: ignore[operator,union-attr,return-value]
+    network: Any = model.network_
+    return network[0].weight.detach().numpy()
 
 
 @pytest.mark.parametrize(("loss", "evidence"), [*((loss, 1.0) for loss in LOSSES), ("information_gain", 0.3)])

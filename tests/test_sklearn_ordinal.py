@@ -67,12 +67,12 @@ def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_a
         change = step * np.eye(outputs.size)[np.ravel_multi_index(place, outputs.shape)].reshape(outputs.shape)
         ends = [np.vdot(weights, likelihood.table(outputs + sign * change, own)) for sign in (1, -1)]
         assert by_outputs[place] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
-    for place, change in enumerate(step * np.eye(len(own))):
+    for number, change in enumerate(step * np.eye(len(own))):
         ends = [np.vdot(weights, likelihood.table(outputs, own + sign * change)) for sign in (1, -1)]
-        assert by_own[place] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-6)
+        assert by_own[number] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-6)
     torch = pytest.importorskip("torch")
     kinds = {"cumulative_logit": rl.CumulativeLogit, "stick_breaking": rl.StickBreaking, "onion_peeling": rl.OnionPeeling}
-    reference = kinds[kind](levels).double()
+    reference: Any = kinds[kind](levels).double()
     np.testing.assert_allclose(reference.starting_outputs(rl.Prevalence(pi)).numpy(), start, atol=1e-12)
     table = reference.table(torch.from_numpy(outputs)).detach().numpy()
     np.testing.assert_allclose(likelihood.table(outputs, own), table, atol=1e-12)

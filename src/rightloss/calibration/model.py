@@ -195,6 +195,13 @@ def smooth_likelihoods(log_probs: np.ndarray, population: np.ndarray, counts: np
         log_probs: at the population `(n, k)`.
         population: π (K,).
         counts: labelled rows of each class n_k (K,).
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.calibration import smooth_likelihoods
+        >>> certain = np.log([[1e-9, 1 - 1e-9]])
+        >>> np.exp(smooth_likelihoods(certain, np.array([0.5, 0.5]), np.array([49, 49]))).round(2).tolist()
+        [[0.02, 0.98]]
     """
     prior = np.log(population)
     shares = np.exp(log_softmax(log_probs - prior, axis=1)) + 1 / (1 + counts)

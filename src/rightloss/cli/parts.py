@@ -47,7 +47,7 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
         yield partial(_on_ray, ray)
 
 
-def chunks(each: Each, job: Callable[[int], Iterator[Any]], table: TableStream) -> Iterator[Any]:
+def chunks(each: Each, job: Any, table: TableStream) -> Iterator[Any]:
     """Yield what `job` yields for each part of a table, in order, and show the progress; results have a number of `rows`."""
     done = 0
     with ExitStack() as stack:

@@ -75,6 +75,15 @@ class TableStream:
         types: of the columns, for the parts to read.
         findings: what to know about the files.
         size: rows of a chunk; None for a whole part.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from rightloss.tabular import open_table
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "data.csv").write_text("age,ill\\n50,no\\n60,yes\\n")
+        ...     open_table(Path(folder, "data.csv")).rows
+        2
     """
 
     parts: Sequence[TextPart] | Sequence[ParquetPart]

@@ -276,7 +276,8 @@ class LinearWithUnlabelled(LinearPipeline):
     def held_out(self, some: ComparedRows) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
         """Return predictions at ρ of labelled and unlabelled rows, from models trained on neither."""
         rows, numbers = some.given(self), np.arange(len(self.others)) % len(some.splits)
-        tables = tuple(np.empty((count, self.prevalence.num_classes)) for count in (len(rows.y), len(self.others)))
+        k = self.prevalence.num_classes
+        tables = np.empty((len(rows.y), k)), np.empty((len(self.others), k))
         for fold, (train, test) in enumerate(some.splits):
             own = numbers == fold
             fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], self.C)
