@@ -327,7 +327,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "an array": (lambda: plots.plot_precision_recall(np.ones(3)), "PrecisionRecallCurve.*but got ndarray"),  # type: ignore[arg-type]
     "names that read alike": (
         lambda: plots.plot_roc({1: roc_curve(*screened(0.3)), "1": roc_curve(*screened(0.3, 1))}),  # type: ignore[dict-item]
-        r"names .*but got \['1'\] twice: ",
+        r"names that differ, but got \[1, '1'\]: ",
     ),
     "another value": (
         lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),  # type: ignore[arg-type]

@@ -3,9 +3,9 @@
 Stage: `Sample` → slope b and intercepts a of p(k|x) ∝ exp(a_k + b log p_k), fitted by likelihood at π (Cox's recalibration). A
 correct model has b = 1, an overconfident one b < 1. For two classes this is logistic regression of the label on the log-odds.
 
-`Sample` → calibration in the large: for each selected class k, the a_k with E[σ(l_k + a_k)] = π_k, where l_k = log p_k/(1 − p_k)
-and E is over the population. It is the intercept of a logistic regression with a fixed slope of 1 on l_k: 0 for a correct
-model, above 0 if the probabilities are too low.
+`Sample` → calibration in the large: for each selected class k, the a_k with E[σ(l_k + a_k)] = π_k, with l_k = log p_k/(1 − p_k)
+and E over the population. It is the intercept of a logistic regression with a fixed slope of 1 on l_k: 0 for a correct model,
+above 0 if the probabilities are too low.
 
 log_probs, target, π → `ReliabilityCurve`, a point per bin of predictions.
 """

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..arrays import random_generator
 from .class_statistics import Statistics, make_spec
 from .confidence import Contrast, confidence_limits, value_of
 from .evaluate import checked_options, square_costs
@@ -166,17 +165,14 @@ def compare(
         shapes = " and ".join(str(sample.log_probs.shape) for sample in pair)
         raise ValueError(f"Expected predictions of the same rows and classes, but got {shapes}: align the two first.")
     matrix = square_costs(pair[0].num_classes, costs, threshold)
-    options, stream = checked_options(intervals, level, draws, bins, generator), random_generator(generator)
+    options = checked_options(intervals, level, draws, bins, generator)
     models = Contrast(tuple(_with_distances(prepare(each, make_spec(each, matrix, options["bins"]))) for each in pair))
     how, level = "analytic" if intervals == "auto" else intervals or "none", options["level"]
-    limits = {} if how == "none" else confidence_limits(models, how == "bootstrap", level, options["draws"], stream)
-    return Comparison(
-        {name: _difference(models, limits, name) for name in FIGURES},
-        level,
-        how,
-        tuple(pair[0].totals.tolist()),
-        tuple(pair[0].prevalence.population.tolist()),
+    limits = (
+        {} if how == "none" else confidence_limits(models, how == "bootstrap", level, options["draws"], options["generator"])
     )
+    counts, population = (tuple(each.tolist()) for each in (pair[0].totals, pair[0].prevalence.population))
+    return Comparison({name: _difference(models, limits, name) for name in FIGURES}, level, how, counts, population)
 
 
 def _with_distances(inputs: EvaluationInputs) -> EvaluationInputs:

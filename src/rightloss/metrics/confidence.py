@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import random_generator
 from .class_statistics import Statistics, blocks, compute_statistics
 from .decisions import best_decisions
 from .evaluation_inputs import EvaluationInputs, Key, influences
@@ -88,12 +89,10 @@ def _subtracted(values: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @np.errstate(all="ignore")  # a resample may lack what a figure divides by
-def confidence_limits(
-    of: Contrast, bootstrap: bool, level: float, draws: int, generator: np.random.Generator
-) -> dict[Key, ConfidenceLimits]:
+def confidence_limits(of: Contrast, bootstrap: bool, level: float, draws: int, generator: Any) -> dict[Key, ConfidenceLimits]:
     """Return the interval of each quantity: for decisions from drawn counts, for others by bootstrap or delta method."""
     sample, design, k = of.first.sample, of.first.design, of.first.sample.num_classes
-    added, classes = influences(of.models, of.keys)
+    generator, (added, classes) = random_generator(generator), influences(of.models, of.keys)
     make = _by_resampling if bootstrap else _by_delta_method
     limits = make(of, added, level, draws, generator)
     examples = design.clusters_by_class(sample.labels, k)

@@ -119,13 +119,12 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
     """
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
+    if threshold is not None and num_classes != 2:
+        raise ValueError(
+            f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, true class by decision."
+        )
     if threshold is not None:
-        if num_classes != 2:
-            raise ValueError(
-                f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, true class by decision."
-            )
-        odds = math.exp(threshold_log_odds(threshold))
-        return np.array([[0.0, odds], [1.0, 0.0]])
+        return np.array([[0.0, math.exp(threshold_log_odds(threshold))], [1.0, 0.0]])
     if costs is None:
         return 1 - np.eye(num_classes)
     matrix = array_of(costs, "costs").astype(np.float64)
@@ -135,9 +134,8 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
             f"but got shape {matrix.shape}: is it transposed?"
         )
     if not np.isfinite(matrix).all():
-        raise ValueError(
-            f"Expected finite `costs`, but got {matrix.tolist()}: give what must never happen a large cost, such as 1e100."
-        )
+        remedy = "give what must never happen a large cost, such as 1e100"
+        raise ValueError(f"Expected finite `costs`, but got {matrix.tolist()}: {remedy}.")
     return matrix
 
 
@@ -195,10 +193,8 @@ def _decisions(decisions: Numbers, shape: Sequence[int], columns: int, may_absta
     index = index.reshape(-1).astype(np.int64)
     low, high = int(index.min()), int(index.max())
     if high >= columns or low < -1:
-        raise ValueError(
-            f"Expected decisions in 0..{columns - 1}, or −1 to abstain, but got {low}..{high}: "
-            "they number the columns of `costs` from 0."
-        )
+        came = f"{low}..{high}: they number the columns of `costs` from 0"
+        raise ValueError(f"Expected decisions in 0..{columns - 1}, or −1 to abstain, but got {came}.")
     if low == -1 and not may_abstain:
         raise ValueError("Expected a decision for every row, but some abstain (−1): give the cost of that as `abstain_cost`.")
     return index

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ..arrays import checked_choice, checked_level, random_generator
+from ..arrays import checked_choice, checked_level
 from ..finding_tables import ByFinding, FindingRows, by_name, for_each_finding, option_by_name
 from ..prevalence import FindingMix
 from .class_statistics import make_spec
@@ -119,18 +119,12 @@ def _evaluation(
     sample: Sample, costs: Any, threshold: Any, intervals: str | None, level: float, draws: int, bins: int, generator: Any
 ) -> Evaluation:
     """Return all figures of a sample; the options are those of `evaluate`, checked."""
-    matrix, stream = square_costs(sample.num_classes, costs, threshold), random_generator(generator)
-    inputs = prepare(sample, make_spec(sample, matrix, bins))
+    inputs = prepare(sample, make_spec(sample, square_costs(sample.num_classes, costs, threshold), bins))
     how = _interval_method(intervals, inputs)
-    limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, stream)
-    return Evaluation(
-        {name: _figure(inputs, limits, name) for name in FIGURES},
-        level,
-        how,
-        tuple(sample.totals.tolist()),
-        tuple(sample.prevalence.population.tolist()),
-        _cost_unit(costs, threshold),
-    )
+    limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, generator)
+    figures = {name: _figure(inputs, limits, name) for name in FIGURES}
+    counts, population = (tuple(each.tolist()) for each in (sample.totals, sample.prevalence.population))
+    return Evaluation(figures, level, how, counts, population, _cost_unit(costs, threshold))
 
 
 def _named(threshold: Any, names: list[str]) -> Any:
@@ -139,7 +133,7 @@ def _named(threshold: Any, names: list[str]) -> Any:
         return threshold
     if len(threshold) != len(names):
         raise ValueError(
-            f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: one number, or one for each."
+            f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: give one, or one for each."
         )
     return dict(zip(names, threshold, strict=True))
 
@@ -154,17 +148,11 @@ def _cells(found: Evaluation) -> dict[str, str]:
         limits = f" ({figure.low:.3g} to {figure.high:.3g})" if interval and not math.isnan(figure.low) else ""
         return f"{figure.value:.3g}{limits}" + "*" * bool(figure.reason)
 
-    return {
-        "rate": f"{found.population[1]:.3g}",
-        "read": f"{sum(found.num_examples):.6g}",
-        "present": f"{found.num_examples[1]:.6g}",
-        "mean prediction": value("mean_prediction", True),
-        "skill": value("skill", True),
-        "AUC": value("auc", True),
-        "TPR": value("tpr"),
-        "TNR": value("tnr"),
-        "PPV": value("ppv"),
-    }
+    read = {"read": sum(found.num_examples), "present": found.num_examples[1]}
+    wide = {"mean prediction": "mean_prediction", "skill": "skill", "AUC": "auc"}
+    cells = {"rate": f"{found.population[1]:.3g}"} | {name: f"{number:.6g}" for name, number in read.items()}
+    cells |= {name: value(figure, True) for name, figure in wide.items()}
+    return cells | {name.upper(): value(name) for name in ("tpr", "tnr", "ppv")}
 
 
 def _remarks(found: Mapping[str, Evaluation]) -> list[str]:
@@ -225,10 +213,6 @@ def square_costs(num_classes: int, costs: Any, threshold: Any) -> np.ndarray:
 
 def checked_options(intervals: Any, level: Any, draws: Any, bins: Any, generator: Any) -> dict[str, Any]:
     """Return the options of the intervals, or raise a ValueError."""
-    return {
-        "intervals": checked_choice(intervals, "intervals", ("auto", "bootstrap", "analytic", None)),
-        "level": checked_level(level),
-        "draws": checked_int(draws, "draws", 100),
-        "bins": checked_int(bins, "bins", 1),
-        "generator": generator,
-    }
+    how = checked_choice(intervals, "intervals", ("auto", "bootstrap", "analytic", None))
+    numbers = {"draws": checked_int(draws, "draws", 100), "bins": checked_int(bins, "bins", 1)}
+    return {"intervals": how, "level": checked_level(level), "generator": generator, **numbers}

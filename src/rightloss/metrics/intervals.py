@@ -79,7 +79,11 @@ class InfluenceSum:
 
     def add(self, where: Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
         """Add influences, of entries of these clusters, or without clusters of these strata."""
-        self._raise_unit(float(np.abs(contributions).max()))
+        largest = float(np.abs(contributions).max())
+        if largest > self.unit:
+            ratio, self.unit = self.unit / largest, largest
+            self.sums *= ratio if self.design.clusters is not None else ratio**2
+            self.cubes, self.fourths = self.cubes * ratio**3, self.fourths * ratio**4
         if self.unit == 0:
             return
         each = contributions / self.unit
@@ -88,13 +92,6 @@ class InfluenceSum:
             self.cubes += float(each @ once)
             self.fourths += float(each @ each)
         self.sums += np.bincount(where, each, len(self.sums))
-
-    def _raise_unit(self, largest: float) -> None:
-        if not largest <= self.unit:
-            ratio, self.unit = self.unit / largest, largest
-            self.sums *= ratio if self.design.clusters is not None else ratio**2
-            self.cubes *= ratio**3
-            self.fourths *= ratio**4
 
     def summary(self) -> Influence:
         """Return the standard error, the acceleration and the effective sample size."""
@@ -153,7 +150,7 @@ def resamples(design: Design, draws: int, numbers: int, generator: np.random.Gen
 
 def percentiles(draws: Float64[np.ndarray, " b"], level: float) -> tuple[float, float]:
     """Return the central interval of draws."""
-    return _quantiles(draws, (1 - level) / 2, (1 + level) / 2)
+    return _quantiles(draws, [(1 - level) / 2, (1 + level) / 2])
 
 
 def bca(draws: Float64[np.ndarray, " b"], value: float, acceleration: float, level: float) -> tuple[float, float]:
@@ -163,7 +160,7 @@ def bca(draws: Float64[np.ndarray, " b"], value: float, acceleration: float, lev
         z = bias + ndtri(tail)
         slope = 1 - acceleration * z
         shares.append(float(ndtr(bias + z / slope)) if slope > 0 else tail)
-    return _quantiles(draws, *shares)
+    return _quantiles(draws, shares)
 
 
 def bca_weighted(
@@ -250,6 +247,6 @@ def _bias(draws: np.ndarray, value: float) -> float:
     return float(ndtri(min(max(below, 0.5 / b), 1 - 0.5 / b)))
 
 
-def _quantiles(draws: np.ndarray, low: float, high: float) -> tuple[float, float]:
-    ends = np.quantile(draws, [low, high])
-    return float(ends[0]), float(ends[1])
+def _quantiles(draws: np.ndarray, shares: list[float]) -> tuple[float, float]:
+    low, high = np.quantile(draws, shares).tolist()
+    return low, high

@@ -21,16 +21,6 @@ from .smooth_calibration import SmoothCalibrationCurve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "plot_decision_curve",
-    "plot_precision_recall",
-    "plot_predictive_values",
-    "plot_probability_histogram",
-    "plot_reliability",
-    "plot_roc",
-    "plot_smooth_calibration",
-]
-
 Curve = TypeVar("Curve")
 OneOrMore: TypeAlias = Curve | Mapping[str, Curve]  # a curve, or curves by name
 
@@ -51,16 +41,14 @@ def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name:
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
-    given = named(curves, RocCurve)
-    ax = axes(ax)
+    given, ax = named(curves, RocCurve), axes(ax)
     ax.plot([0, 1], [0, 1], **faint("by chance"))
     for i, (name, curve) in enumerate(given.items()):
         x, y = thinned(curve.false_positive_rate, curve.true_positive_rate)
         ax.plot(x, y, label=label(name, f"AUC {curve.auc:.3f}"), **line_style(i, len(x)))
-    ax.set_xlabel("False positive rate\n(share of the others called positive)")
-    ax.set_ylabel(f"True positive rate\n({_who(positive_name, given)}: share found)")
     shares(ax, "xy")
-    return finish(ax, "lower right")
+    found = f"True positive rate\n({_who(positive_name, given)}: share found)"
+    return finish(ax, "lower right", "False positive rate\n(share of the others called positive)", found)
 
 
 def plot_precision_recall(
@@ -75,17 +63,15 @@ def plot_precision_recall(
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
-    given = named(curves, PrecisionRecallCurve)
-    ax = axes(ax)
+    given, ax = named(curves, PrecisionRecallCurve), axes(ax)
     for i, (name, curve) in enumerate(given.items()):
         x, y = thinned(curve.recall, curve.precision)
         ax.plot(x, y, label=label(name, f"AP {curve.average_precision:.3f}"), **line_style(i, len(x)))
     for rate in sorted({curve.prevalence for curve in given.values()}):
         ax.axhline(rate, **faint(f"everybody: {one_in(rate)}"))
-    ax.set_xlabel(f"Recall ({_who(positive_name, given)}: share found)")
-    ax.set_ylabel("Precision\n(share of those called positive who are)")
     shares(ax, "xy")
-    return finish(ax, "above")
+    recall = f"Recall ({_who(positive_name, given)}: share found)"
+    return finish(ax, "above", recall, "Precision\n(share of those called positive who are)")
 
 
 def plot_predictive_values(
@@ -113,11 +99,9 @@ def plot_predictive_values(
             low, high = getattr(curve, f"{value}_low"), getattr(curve, f"{value}_high")
             ax.fill_between(x, low, high, where=~np.isnan(y), **_band(style))
             ax.plot(x, y, label=label(name, value.upper(), ", "), **style)
-    ax.set_xlabel(f"Prevalence ({_who(positive_name, given)})")
-    ax.set_ylabel("Share of calls that are right")
     log_shares(ax, "x", *_ends([curve.prevalence for curve in given.values()]))
     shares(ax, "y")
-    return finish(ax, "above")
+    return finish(ax, "above", f"Prevalence ({_who(positive_name, given)})", "Share of calls that are right")
 
 
 def plot_reliability(
@@ -132,8 +116,7 @@ def plot_reliability(
         log: whether both axes are logarithmic; by default if the prevalence is below 0.05. A bin without the class is then
             drawn at the axis.
     """
-    given = named(curves, ReliabilityCurve)
-    ax = axes(ax)
+    given, ax = named(curves, ReliabilityCurve), axes(ax)
     log = min(curve.prevalence for curve in given.values()) < _RARE if log is None else log
     low, high = _reliability_ends(list(given.values())) if log else (0.0, 1.0)
     ax.plot([low, high], [low, high], **faint("as predicted"))
@@ -143,13 +126,11 @@ def plot_reliability(
         y = np.maximum(curve.observed, low)
         bars = np.stack([y - np.maximum(curve.low, low), np.maximum(curve.high, low) - y])
         ax.errorbar(curve.predicted, y, bars, label=label(name, "observed", None), elinewidth=1.0, capsize=2, **style)
-    ax.set_xlabel("Predicted probability")
-    ax.set_ylabel(f"Observed share ({_who(positive_name, given)})")
     if log:
         log_shares(ax, "xy", low, high)
     else:
         shares(ax, "xy")
-    return finish(ax, "upper left")
+    return finish(ax, "upper left", "Predicted probability", f"Observed share ({_who(positive_name, given)})")
 
 
 def plot_smooth_calibration(
@@ -165,8 +146,7 @@ def plot_smooth_calibration(
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
-    given = named(curves, SmoothCalibrationCurve)
-    ax = axes(ax)
+    given, ax = named(curves, SmoothCalibrationCurve), axes(ax)
     low, high = _smooth_ends(list(given.values()))
     ax.plot([low, high], [low, high], **faint("as predicted"))
     for i, (name, curve) in enumerate(given.items()):
@@ -174,10 +154,8 @@ def plot_smooth_calibration(
         ax.fill_between(curve.predicted, curve.low, curve.high, **_band(style))
         ax.plot(curve.predicted, curve.observed, label=label(name, f"ICI {curve.ici:.2g}"), **style)
         _draw_predictions(ax, curve, style["color"])
-    ax.set_xlabel("Predicted probability")
-    ax.set_ylabel(f"Observed share ({_who(positive_name, given)})")
-    logit_shares(ax, "xy", low, high)
-    return finish(ax, "upper left")
+    _logit_shares(ax, "xy", low, high)
+    return finish(ax, "upper left", "Predicted probability", f"Observed share ({_who(positive_name, given)})")
 
 
 def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
@@ -188,8 +166,7 @@ def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
-    given = named(curves, DecisionCurve)
-    ax = axes(ax)
+    given, ax = named(curves, DecisionCurve), axes(ax)
     top = 1000 * max(float(curve.high.max()) for curve in given.values())
     top = top if top > 0 else 1.0
     for curve in {curve.prevalence: curve for curve in given.values()}.values():
@@ -199,15 +176,12 @@ def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None
         style = line_style(i, len(curve.threshold))
         ax.fill_between(curve.threshold, 1000 * curve.low, 1000 * curve.high, **_band(style))
         ax.plot(curve.threshold, 1000 * curve.net_benefit, label=label(name, "by the predictions", None), **style)
-    ax.set_xlabel("Threshold (probability from which to act)")
-    ax.set_ylabel(f"Net benefit per 1000 people\n({_who(positive_name, given)}: acted on, less others at their cost)")
     ends = _ends([curve.threshold for curve in given.values()])
+    ax.set(xlim=ends, ylim=(-0.15 * top, 1.1 * top))
     if min(curve.prevalence for curve in given.values()) < _RARE:
         log_shares(ax, "x", *ends)
-    else:
-        ax.set_xlim(*ends)
-    ax.set_ylim(-0.15 * top, 1.1 * top)
-    return finish(ax, "above")
+    benefit = f"Net benefit per 1000 people\n({_who(positive_name, given)}: acted on, less others at their cost)"
+    return finish(ax, "above", "Threshold (probability from which to act)", benefit)
 
 
 def plot_probability_histogram(
@@ -228,20 +202,20 @@ def plot_probability_histogram(
     scales = {curve.scale for curve in given.values()}
     if len(scales) > 1:
         raise ValueError(f"Expected histograms of one scale, but got {sorted(scales)}: draw them on two axes.")
-    classes = _class_names(class_names, max(len(curve.share) for curve in given.values()))
-    ax = axes(ax)
-    i = 0
-    for name, curve in given.items():
-        for c, share in enumerate(curve.share):
-            style = {key: value for key, value in line_style(i, 0).items() if not key.startswith("mark")}
-            ax.stairs(100 * share, curve.edges, label=label(name, classes[c], ", "), baseline=None, **style)
-            ax.stairs(100 * share, curve.edges, fill=True, color=style["color"], alpha=0.12)
-            i += 1
+    size, ax = max(len(curve.share) for curve in given.values()), axes(ax)
+    classes = [f"class {c}" for c in range(size)] if class_names is None else [str(name) for name in class_names]
+    if len(classes) != size:
+        raise ValueError(f"Expected {size} `class_names`, but got {len(classes)}: name every class, in order.")
+    lines = [
+        (label(name, classes[c], ", "), share, curve) for name, curve in given.items() for c, share in enumerate(curve.share)
+    ]
+    for i, (text, share, curve) in enumerate(lines):
+        style = {key: value for key, value in line_style(i, 0).items() if not key.startswith("mark")}
+        ax.stairs(100 * share, curve.edges, label=text, baseline=None, **style)
+        ax.stairs(100 * share, curve.edges, fill=True, color=style["color"], alpha=0.12)
     what = "Predicted probability" if scales == {"probability"} else "Predicted log-odds"
-    ax.set_xlabel(f"{what} ({_who(positive_name, given)})")
-    ax.set_ylabel("Share of the class (%)")
     ax.set_ylim(bottom=0)
-    return finish(ax, "best")
+    return finish(ax, "best", f"{what} ({_who(positive_name, given)})", "Share of the class (%)")
 
 
 def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
@@ -261,18 +235,16 @@ def _ends(grids: list[Array]) -> tuple[float, float]:
 
 def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
     """Return the limits of a logarithmic axis that shows all predictions, and all frequencies but 0."""
-    values = np.concatenate([np.concatenate([curve.predicted, curve.observed, curve.high]) for curve in curves])
-    lows = np.concatenate([curve.low for curve in curves])
-    visible = np.concatenate([values[values > 0], lows[lows > values[values > 0].min() / 10]])
-    return float(visible.min()) / 1.3, min(1.0, 1.3 * float(visible.max()))
+    values = np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed, curve.high)])
+    lows, values = np.concatenate([curve.low for curve in curves]), values[values > 0]
+    return float(min(values.min(), *lows[lows > values.min() / 10])) / 1.3, min(1.0, 1.3 * float(values.max()))
 
 
 def _smooth_ends(curves: list[SmoothCalibrationCurve]) -> tuple[float, float]:
     """Return the limits of log-odds axes that show all predictions and curves, with room below for the histogram."""
-    values = logit(np.concatenate([np.concatenate([curve.predicted, curve.observed]) for curve in curves]))
-    low, high = float(values.min()), float(values.max())
-    reach = max(high - low, 1.0)
-    return float(expit(low - 0.2 * reach)), float(expit(high + 0.05 * reach))
+    values = logit(np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed)]))
+    reach = max(float(np.ptp(values)), 1.0)
+    return float(expit(values.min() - 0.2 * reach)), float(expit(values.max() + 0.05 * reach))
 
 
 def _draw_predictions(ax: Axes, curve: SmoothCalibrationCurve, colour: str) -> None:
@@ -281,13 +253,6 @@ def _draw_predictions(ax: Axes, curve: SmoothCalibrationCurve, colour: str) -> N
     for sign, share in zip((-1, 1), curve.share, strict=True):
         top = base + sign * height * share
         ax.stairs(top, curve.edges, baseline=base, fill=True, color=colour, alpha=0.35, transform=ax.get_xaxis_transform())
-
-
-def _class_names(names: Sequence[str] | None, classes: int) -> list[str]:
-    found = [f"class {c}" for c in range(classes)] if names is None else [str(name) for name in names]
-    if len(found) != classes:
-        raise ValueError(f"Expected {classes} `class_names`, but got {len(found)}: name every class, in order.")
-    return found
 
 
 def axes(ax: Axes | None) -> Axes:
@@ -311,11 +276,10 @@ def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
             f"Expected a {kind.__name__}, or a dict of them by name, but got {', '.join(wrong) or 'an empty dict'}: "
             "make it by the function of that name."
         )
-    names = [str(name) for name in given]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"Expected names that differ, but got {twice} twice: a legend cannot tell 1 from '1'.")
-    return dict(zip(names, given.values(), strict=True))
+    named = {str(name): curve for name, curve in given.items()}
+    if len(named) < len(given):
+        raise ValueError(f"Expected names that differ, but got {list(given)}: a legend cannot tell 1 from '1'.")
+    return named
 
 
 def label(name: str, figure: str, between: str | None = ": ") -> str:
@@ -327,15 +291,9 @@ def label(name: str, figure: str, between: str | None = ": ") -> str:
 def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
     """Return the i-th line's colour, dashes and a few markers."""
     colour = _COLOURS[i % len(_COLOURS)]
-    return {
-        "color": colour,
-        "linestyle": _LINES[i % len(_LINES)],
-        "linewidth": 1.5,
-        "marker": _MARKERS[i % len(_MARKERS)],
-        "markersize": 4,
-        "markerfacecolor": "white" if hollow else colour,
-        "markevery": (max(1, points // 8) // 2, max(1, points // 8)),
-    }
+    look = {"color": colour, "linestyle": _LINES[i % len(_LINES)], "linewidth": 1.5, "marker": _MARKERS[i % len(_MARKERS)]}
+    every = (max(1, points // 8) // 2, max(1, points // 8))
+    return look | {"markersize": 4, "markerfacecolor": "white" if hollow else colour, "markevery": every}
 
 
 def faint(text: str, line: str | tuple[int, tuple[int | float, ...]] = (0, (1, 2))) -> dict[str, Any]:
@@ -355,43 +313,38 @@ def thinned(x: Array, y: Array) -> tuple[Array, Array]:
 
 def shares(ax: Axes, which: str) -> None:
     """Set axes from 0 to 1, with room for a line at the border."""
-    for name in which:
-        (ax.set_xlim if name == "x" else ax.set_ylim)(-0.02, 1.02)
-        axis = ax.xaxis if name == "x" else ax.yaxis
-        axis.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "0.25", "0.5", "0.75", "1"])
+    _set_axes(ax, which, "linear", (-0.02, 1.02), {0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1: "1"})
 
 
 def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
     """Set logarithmic axes of fractions, with ticks such as "1 in 1000": at most five, or they would overlap."""
-    from matplotlib.ticker import NullFormatter
-
     decades = [10.0**e for e in range(-15, 1) if low <= 1.001 * 10.0**e and 10.0**e <= 1.001 * high]
     ticks = decades[:: -max(1, -(-len(decades) // 4))][::-1] + [0.5] * (0.5 <= high < 1)
     ticks = ticks if len(ticks) > 1 else [low, float(np.sqrt(low * high)), high]
-    for name in which:
-        axis = ax.xaxis if name == "x" else ax.yaxis
-        (ax.set_xscale if name == "x" else ax.set_yscale)("log")
-        (ax.set_xlim if name == "x" else ax.set_ylim)(low, high)
-        axis.set_ticks(ticks, labels=[one_in(tick) for tick in ticks])
-        axis.set_minor_formatter(NullFormatter())
+    _set_axes(ax, which, "log", (low, high), {tick: one_in(tick) for tick in ticks})
 
 
-def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
+def _logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
     """Set log-odds axes of fractions, with a few ticks such as "1 in 1000" below a half and percent above."""
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    apart = float(logit(high) - logit(low)) / 3.3
-    marks: list[float] = []
+    apart, marks = float(logit(high) - logit(low)) / 3.3, list[float]()
     for mark in [*(10.0**e for e in range(-15, 0)), 0.5, *(1 - 10.0**e for e in range(-1, -7, -1))]:
         if low <= mark <= high and (not marks or float(logit(mark) - logit(marks[-1])) >= apart):
             marks.append(mark)
     marks = marks if len(marks) > 1 else [low, float(expit((logit(low) + logit(high)) / 2)), high]
+    texts = {mark: one_in(mark) if mark < 0.5 else f"{100 * mark:.4g} %" for mark in marks}
+    _set_axes(ax, which, "logit", (low, high), texts)
+
+
+def _set_axes(ax: Axes, which: str, scale: str, ends: tuple[float, float], ticks: dict[float, str]) -> None:
+    """Set scale, limits and ticks of the x and y axis, or of one of them."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
     for name in which:
         axis = ax.xaxis if name == "x" else ax.yaxis
-        (ax.set_xscale if name == "x" else ax.set_yscale)("logit")
-        (ax.set_xlim if name == "x" else ax.set_ylim)(low, high)
-        axis.set_ticks(marks, labels=[one_in(mark) if mark < 0.5 else f"{100 * mark:.4g} %" for mark in marks])
-        axis.set_minor_locator(NullLocator())
+        ax.set(**{f"{name}scale": scale, f"{name}lim": ends})
+        axis.set_ticks(list(ticks), labels=list(ticks.values()))
+        if scale != "log":
+            axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
 
 
@@ -404,28 +357,16 @@ def one_in(share: float) -> str:
     return f"{100 * share:.2g} %"
 
 
-def finish(ax: Axes, place: str) -> Axes:
-    """Set a small font, and a legend inside or "above" the axes, with reference lines last."""
-    ax.xaxis.label.set_fontsize(9)
-    ax.yaxis.label.set_fontsize(9)
-    handles, texts = ax.get_legend_handles_labels()
-    order = sorted(range(len(texts)), key=lambda i: texts[i] in _faint_texts(ax))
+def finish(ax: Axes, place: str, x: str, y: str) -> Axes:
+    """Name the axes, and set a legend inside or "above" them, with reference lines last."""
+    ax.set_xlabel(x, fontsize=9)
+    ax.set_ylabel(y, fontsize=9)
+    grey = {str(line.get_label()) for line in ax.get_lines() if line.get_color() == _GREY}
+    lines = sorted(zip(*ax.get_legend_handles_labels(), strict=True), key=lambda line: line[1] in grey)
+    handles, texts = zip(*lines, strict=True)
     where: dict[str, Any] = {"loc": place}
     if place == "above":
         where = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2 if max(map(len, texts)) < 24 else 1}
-    ax.legend(
-        [handles[i] for i in order],
-        [texts[i] for i in order],
-        fontsize=8,
-        framealpha=0.85,
-        edgecolor="none",
-        handlelength=2.6,
-        columnspacing=1.2,
-        borderaxespad=0.3,
-        **where,
-    )
+    look = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none", "handlelength": 2.6, "columnspacing": 1.2}
+    ax.legend(handles, texts, borderaxespad=0.3, **look, **where)
     return ax
-
-
-def _faint_texts(ax: Axes) -> set[str]:
-    return {str(line.get_label()) for line in ax.get_lines() if line.get_color() == _GREY}

@@ -135,16 +135,10 @@ class OperatingPoint:
 
     def __repr__(self) -> str:
         head = f"Class {self.positive} from a probability of {self.threshold:.4g}, at a prevalence of {self.prevalence:.4g}"
-        rows = {
-            "recall (sensitivity)": self.recall,
-            "specificity": self.specificity,
-            "positive predictive value": self.ppv,
-            "negative predictive value": self.npv,
-            f"alarms among {self.people:g} people": self.alarms,
-            "  right": self.found,
-            "  false": self.false_alarms,
-            "missed": self.missed,
-        }
+        rows = {"recall (sensitivity)": self.recall, "specificity": self.specificity}
+        rows |= {"positive predictive value": self.ppv, "negative predictive value": self.npv}
+        rows |= {f"alarms among {self.people:g} people": self.alarms, "  right": self.found, "  false": self.false_alarms}
+        rows |= {"missed": self.missed}
         width = max(len(name) for name in rows)
         lines = [f"{head}; {self.level:.0%} intervals"] + [f"  {name:<{width}}  {figure}" for name, figure in rows.items()]
         return "\n".join(lines)

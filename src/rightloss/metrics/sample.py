@@ -78,12 +78,6 @@ class Sample:
             each = (self.prevalence.population / self.totals)[self.labels]
         return each if self.votes is None else each * self.votes
 
-    @property
-    def own_log_probs(self) -> Float64[np.ndarray, " m"]:
-        """Return the log-probability of each entry's class."""
-        rows = np.arange(len(self.labels)) if self.rows is None else self.rows
-        return self.log_probs[rows, self.labels].astype(np.float64)
-
     def parts(self, rows: int = 1) -> Iterator[slice]:
         """Yield the entries in blocks; `rows` times their predictions stay in the processor's cache."""
         size = max(_NUMBERS // (rows * self.num_classes), 1024)
@@ -92,16 +86,20 @@ class Sample:
     def by_class(self) -> Iterator[tuple[int, Int64[np.ndarray, " m"]]]:
         """Yield the entries of each class, in blocks."""
         order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
-        size = max(_NUMBERS // self.num_classes, 1024)
-        stop = 0
-        for c, count in enumerate(np.bincount(self.labels, minlength=self.num_classes).tolist()):
-            start, stop = stop, stop + count
-            yield from ((c, order[first : min(first + size, stop)]) for first in range(start, stop, size))
+        size, ends = max(_NUMBERS // self.num_classes, 1024), np.bincount(self.labels, minlength=self.num_classes).cumsum()
+        for c, own in enumerate(np.split(order, ends[:-1])):
+            yield from ((c, own[start : start + size]) for start in range(0, len(own), size))
 
     def columns(self, entries: slice | Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "k m"]:
         """Return the predictions of some entries, a row per class."""
         at = entries if self.rows is None else self.rows[entries]
         return np.ascontiguousarray(self.log_probs.T[:, at], dtype=np.float64)
+
+    @property
+    def own_log_probs(self) -> Float64[np.ndarray, " m"]:
+        """Return the log-probability of each entry's class."""
+        rows = np.arange(len(self.labels)) if self.rows is None else self.rows
+        return self.log_probs[rows, self.labels].astype(np.float64)
 
     def per_entry(self, per_row: np.ndarray) -> np.ndarray:
         """Return one value per entry `(m, …)`, from one value per row `(n, …)`."""
@@ -137,13 +135,9 @@ def labelled_sample(
     at = as_prevalence(prevalence, table.shape[1])
     label = target_rows(target, given.shape)
     clusters = clusters_of(groups, given.shape)
-    if label.ndim == 0:
-        raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
-    if len(label) != len(table):
-        raise ValueError(
-            f"Expected one label per row of `log_probs`, but got {len(label)} labels for {len(table)} rows: "
-            "were some examples dropped from one of the two?"
-        )
+    if label.ndim == 0 or len(label) != len(table):
+        came = f"{len(label)} labels for {len(table)} rows" if label.ndim else f"the single number {label}"
+        raise ValueError(f"Expected one label per row of `log_probs`, but got {came}: were some dropped from one of the two?")
     if label.ndim == 2 and label.dtype.kind == "f":
         shares = _checked_votes(label, table.shape[1])
         voted, labels = np.nonzero(shares)
@@ -159,9 +153,8 @@ def labelled_sample(
     if weights is None:
         return Sample(table, at, rows, index, None, clusters)
     own = weights if rows is None else weights[rows]
-    sums, counts = (np.bincount(index, each, table.shape[1]) for each in (own, None))
-    with np.errstate(invalid="ignore"):  # of a class without an example
-        return Sample(table, at, rows, index, own * (counts / sums)[index], clusters, weighted=True)
+    mean = np.bincount(index, own, table.shape[1]) / np.maximum(np.bincount(index, minlength=table.shape[1]), 1)
+    return Sample(table, at, rows, index, own / mean[index], clusters, weighted=True)
 
 
 def _checked_classes(label: np.ndarray, num_classes: int, ignore_index: int) -> tuple[np.ndarray | None, np.ndarray]:
@@ -189,16 +182,12 @@ def _checked_votes(label: np.ndarray, num_classes: int) -> Float64[np.ndarray, "
     sums = votes.sum(1)
     if rounding > 1e-4:  # float16
         votes = votes / np.where(sums == 0, 1.0, sums)[:, None]
-    wrong = ~(np.abs(sums - 1) <= max(1e-3, rounding)) & (sums != 0) | (votes < 0).any(1)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        remedy = "divide counts of votes by their row sums"
-        if ((label == 0) | (label == 1)).all():
-            remedy = "are these findings that can be present together (multi-label)? Use Prevalence.multilabel(…)"
-        raise ValueError(
-            "Expected soft labels to be non-negative with rows that sum to 1, but row "
-            f"{row} is {label[row, :10].astype(float).round(4).tolist()}: {remedy}."
-        )
+    wrong = np.flatnonzero(~(np.abs(sums - 1) <= max(1e-3, rounding)) & (sums != 0) | (votes < 0).any(1))
+    if len(wrong):
+        counts = not ((label == 0) | (label == 1)).all()
+        remedy = "divide counts by their row sums" if counts else "for multi-label findings use Prevalence.multilabel(…)"
+        row = f"row {wrong[0]} is {label[wrong[0], :10].astype(float).round(4).tolist()}"
+        raise ValueError(f"Expected soft labels to be non-negative with rows that sum to 1, but {row}: {remedy}.")
     if not sums.any():
         raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
     return votes
@@ -220,13 +209,13 @@ def refuse_multi_hot(target: Any, log_probs: Any) -> None:
     labels = array_of(target, "target")
     if labels.shape != tuple(log_probs.shape) or labels.ndim != 2 or labels.shape[1] < 2:
         return
-    if ((labels == 0) | (labels == 1) | (labels != labels)).all():
-        if labels.dtype.kind != "f" or not (labels.sum(1) <= 1).all():
-            raise ValueError(
-                f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {labels.shape}, "
-                "as the predictions are: for findings that can be present together (multi-label), use Prevalence.multilabel; "
-                "for classes that exclude each other, take `target.argmax(1)`."
-            )
+    binary = ((labels == 0) | (labels == 1) | (labels != labels)).all()
+    if binary and (labels.dtype.kind != "f" or not (labels.sum(1) <= 1).all()):
+        raise ValueError(
+            f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {labels.shape}, as the "
+            "predictions are: for findings that can be present together (multi-label), use Prevalence.multilabel; for classes "
+            "that exclude each other, take `target.argmax(1)`."
+        )
 
 
 def num_classes_of(log_probs: Predictions, target: Numbers) -> int:

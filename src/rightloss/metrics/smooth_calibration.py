@@ -237,10 +237,8 @@ def _maximise(basis: Array, seen: _Regression) -> Minimum:
 
     found = minimise(loss, np.zeros(len(basis)), max_steps=_STEPS)
     if not found.converged:
-        raise ValueError(
-            "Expected predictions to which a calibration curve can be fitted, but the classes are almost separated: use fewer "
-            "`knots`, or `reliability_curve`."
-        )
+        remedy = "use fewer `knots`, or `reliability_curve`"
+        raise ValueError(f"Expected predictions to fit a curve to, but the classes are almost separated: {remedy}.")
     return found
 
 
