@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from rightloss.cli.predictions_file import FileFormat, open_predictions, prediction_frames
+from rightloss.cli.predictions_file import FileFormat, as_predicted, open_predictions
 
 
 def people(rows: int = 240, seed: int = 0, share: float = 0.5) -> pd.DataFrame:
@@ -51,4 +51,4 @@ def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
 def read_predictions(path: Path, target: str) -> pd.DataFrame:
     """Read a file of `write_frame`."""
     table, names = open_predictions(path, target, None, map)
-    return pd.concat(prediction_frames(table, names, 0))
+    return pd.concat(as_predicted(frame, names, table.is_parquet) for frame in table.frames())

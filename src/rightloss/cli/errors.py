@@ -20,28 +20,16 @@ from typing import NoReturn
 from ..extras import install
 from .population import shares_text
 
-# By missing module: the package, and the extra of rightloss that installs it.
-_EXTRA = {
-    "typer": ("typer", "study"),
-    "rich": ("rich", "study"),
-    "sklearn": ("scikit-learn", "study"),
-    "lightning": ("lightning", "study"),
-    "matplotlib": ("matplotlib", "study"),
-    "safetensors": ("safetensors", "study"),
-    "filelock": ("filelock", "study"),
-    "jinja2": ("jinja2", "study"),
-    "pebble": ("pebble", "study"),
-    "pandas": ("pandas", "lidc"),
-    "scipy": ("scipy", "lidc"),
-    "pydicom": ("pydicom", "lidc"),
-    "platformdirs": ("platformdirs", "lidc"),
-    "pyarrow": ("pyarrow", "table"),
-    "lightgbm": ("lightgbm", "table"),
-    "posteriors": ("posteriors", "bayes"),
-    "pyro": ("pyro-ppl", "bayes"),
-    "ray": ("ray", "ray"),
-    "threadpoolctl": ("threadpoolctl", "study"),
+# The extras of rightloss by the modules that they install, and the packages that have another name than their module.
+_EXTRAS = {
+    "torch": ("torch", "jaxtyping"),
+    "table": ("typer", "rich", "sklearn", "pandas", "pyarrow", "lightgbm", "matplotlib", "safetensors", "filelock", "jinja2"),
+    "study": ("lightning", "pebble", "threadpoolctl"),
+    "lidc": ("pydicom", "platformdirs"),
+    "bayes": ("posteriors", "pyro"),
+    "ray": ("ray",),
 }
+_PACKAGES = {"sklearn": "scikit-learn", "pyro": "pyro-ppl"}
 running_options: dict[str, str] = {}  # of the running command, by the name of the argument: population → --population
 _ARGUMENT = re.compile(r"`(?P<quoted>\w+)`|\b(?P<name>\w+)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.+-]+\b)")
 _SHARES = re.compile(r"\{[^{}]*\}")
@@ -58,10 +46,12 @@ def plain_errors() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if str(error).startswith("rightloss."):
             leave(str(error), 1)  # it says what to install
-        missing = _EXTRA.get((error.name or "").partition(".")[0])
-        if missing is None:
+        missing = (error.name or "").partition(".")[0]
+        extra = next((extra for extra, modules in _EXTRAS.items() if missing in modules), None)
+        if extra is None:
             raise
-        leave(f"{missing[0]} is needed for this: {install(missing[1])}", 1)
+        extra = "study" if extra == "table" and sys.argv[1:2] in (["study"], ["report"]) else extra  # it has these too
+        leave(f"{_PACKAGES.get(missing, missing)} is needed for this: {install(extra)}", 1)
     except ImportError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise

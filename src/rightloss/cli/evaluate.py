@@ -6,18 +6,18 @@ Stage: a model and labelled rows, or a table with predictions and labels → eve
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import plain_errors, quiet_exit
-from .parts import Each, chunks, engine_of, open_for, used, warn_of
+from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_words
 from .predict import check_threshold
-from .predictions_file import NUMBER, open_predictions, prediction_frames, probability_columns
+from .predictions_file import NUMBER, as_predicted, open_predictions, probability_columns
 from .table_options import Address, Encoding, Engine, Group, Json, OptionalTarget, Population, Positive, Threshold
 from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from ..metrics import Evaluation
     from ..prevalence import Prevalence
-    from ..tabular import TableModel, TableStream
-    from ..tabular.encode import OddCells
     from .population import Parsed
+
+    _Rows = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, Any] | None]  # predictions, class numbers, groups and their names
 
 _OFF = 1e-3  # tolerance for the sum of a row of rounded probabilities
 _WORDS = {
@@ -124,87 +124,24 @@ def evaluate(
         _print_evaluation(found, labelled, threshold, list(warned), json)
 
 
-class LabelledRows(NamedTuple):
-    """Some rows: their number, log-probabilities, class numbers, groups (numbers and names), and cells unknown in training."""
-
-    rows: int
-    log_probs: np.ndarray
-    codes: np.ndarray
-    groups: tuple[np.ndarray, Any] | None
-    odd: OddCells
-
-
-class ModelRows(NamedTuple):
-    """The labelled rows of a table, predicted by a model at a population, part by part."""
-
-    model: TableModel
-    table: TableStream
-    target: str
-    population: Parsed | None
-    group: str | None
-
-    def __call__(self, part: int) -> Iterator[LabelledRows]:
-        """Yield the rows of a part, chunk by chunk."""
-        from ..tabular.encode import odd_cells
-
-        wanted = {self.target, self.group, *(spec.name for spec in used(self.model))}
-        for frame in self.table.frames(wanted, part):
-            codes = class_numbers(frame[self.target], self.model.classes_)
-            log_probs = self.model.predict_log_proba(frame, self.population, warn=False)
-            yield LabelledRows(len(frame), log_probs, codes, _groups(frame, self.group), odd_cells(frame, used(self.model)))
-
-
-class PredictionRows(NamedTuple):
-    """The rows of a file of predictions, part by part.
-
-    Attributes:
-        table: the file.
-        names: of the columns in it that are read, by their names without an apostrophe.
-        target: the column of the labels.
-        classes: in the order of the predictions.
-        group: the column of groups.
-    """
-
-    table: TableStream
-    names: dict[str, str]
-    target: str
-    classes: Sequence[Any]
-    group: str | None
-
-    def __call__(self, part: int) -> Iterator[LabelledRows]:
-        """Yield the rows of a part, chunk by chunk."""
-        import numpy as np
-
-        from ..tabular.columns import as_numbers
-
-        columns = [f"p_{label}" for label in self.classes]
-        for frame in prediction_frames(self.table, self.names, part):
-            found = np.column_stack([as_numbers(frame[name])[0] for name in columns])
-            if not (np.isfinite(found).all() and (found >= 0).all() and (abs(found.sum(1) - 1) < _OFF).all()):
-                raise ValueError(
-                    f"Expected probabilities that sum to 1 in the columns {columns} of {self.table.parts[part].path}, but some "
-                    "rows do not: write it by `rightloss predict`."
-                )
-            with np.errstate(divide="ignore"):
-                log_probs = np.log(found / found.sum(1, keepdims=True))
-            codes = class_numbers(frame[self.target], self.classes)
-            yield LabelledRows(len(frame), log_probs, codes, _groups(frame, self.group), {})
-
-
 def _from_model(
     folder: Path, data: Path, target: str | None, mix: Parsed | None, group: str | None, encoding: str | None, each: Each
 ) -> Labelled:
     from ..tabular import load_model
-    from ..tabular.encode import odd_findings
 
     model = load_model(folder)
     target = target or model.target
     table = open_for(model, data, encoding, each)
     _require(table.columns, target, group)
+
+    def rows(frame: pd.DataFrame, start: int) -> _Rows:
+        log_probs = model.predict_log_proba(frame, mix, warn=False)
+        return log_probs, class_numbers(frame[target], model.classes_), _groups(frame, group)
+
+    names = {target, group, *(spec.name for spec in used(model))}
+    found = _collected(over_chunks(each, table, names, rows, used(model)), table.rows, target)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
-    labelled, odd = _collected(chunks(each, ModelRows(model, table, target, mix, group), table), table, target, model.classes_)
-    warn_of(odd_findings(odd, table.rows, used(model)))
-    return Labelled(labelled[0], labelled[1], model.classes_, prevalence, labelled[2])
+    return Labelled(found[0], found[1], model.classes_, prevalence, found[2])
 
 
 def _from_predictions(
@@ -235,39 +172,54 @@ def _from_predictions(
     if len(classes) == 2:
         classes = sorted(classes, key=lambda label: label == second)
     wanted = {name: names[name] for name in dict.fromkeys([*columns, target, group or target])}
-    rows = chunks(each, PredictionRows(table, wanted, target, classes, group), table)
-    (log_probs, codes, groups), _ = _collected(rows, table, target, classes)
+
+    def rows(frame: pd.DataFrame, start: int) -> _Rows:
+        plain = as_predicted(frame, wanted, table.is_parquet)
+        return _log_probs(plain, classes, path), class_numbers(plain[target], classes), _groups(plain, group)
+
+    log_probs, codes, groups = _collected(over_chunks(each, table, wanted.values(), rows), table.rows, target)
     even = np.full(len(classes), 1 / len(classes))
     prevalence = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even)
     return Labelled(log_probs, codes, classes, prevalence, groups)
 
 
-def _collected(
-    chunks: Iterable[LabelledRows], table: TableStream, target: str, classes: Sequence[Any]
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray | None], list[OddCells]]:
-    """Return predictions, class numbers and groups of all rows, and the cells unknown in training, by chunk."""
+def _log_probs(frame: pd.DataFrame, classes: Sequence[Any], path: Path) -> np.ndarray:
     import numpy as np
 
-    log_probs, codes = np.empty((table.rows, len(classes))), np.empty(table.rows, dtype=np.int64)
-    groups, start, odd = None, 0, []
+    from ..tabular.columns import as_numbers
+
+    columns = [f"p_{label}" for label in classes]
+    found = np.column_stack([as_numbers(frame[name])[0] for name in columns])
+    if not (np.isfinite(found).all() and (found >= 0).all() and (abs(found.sum(1) - 1) < _OFF).all()):
+        raise ValueError(
+            f"Expected probabilities that sum to 1 in the columns {columns} of {path}, but some rows do not: write it by "
+            "`rightloss predict`."
+        )
+    with np.errstate(divide="ignore"):
+        return np.log(found / found.sum(1, keepdims=True))
+
+
+def _collected(chunks: Iterable[_Rows], rows: int, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return predictions, class numbers and groups of all rows; a row without a group is one of its own."""
+    import numpy as np
+
+    log_probs, codes, groups = np.empty(0), np.empty(rows, dtype=np.int64), np.full(rows, -1)
     numbers: dict[Any, int] = {}
-    for chunk in chunks:
-        rows = slice(start, start + chunk.rows)
-        log_probs[rows], codes[rows], start = chunk.log_probs, chunk.codes, rows.stop
-        odd.append(chunk.odd)
-        if chunk.groups is not None:
-            groups = np.empty(table.rows, dtype=np.int64) if groups is None else groups
-            places = [numbers.setdefault(name, len(numbers)) for name in chunk.groups[1]]
-            groups[rows] = np.array([*places, -1])[chunk.groups[0]]
+    start, given = 0, None
+    for table, own, given in chunks:
+        log_probs = log_probs if start else np.empty((rows, table.shape[1]))
+        place = slice(start, start + len(own))
+        log_probs[place], codes[place], start = table, own, place.stop
+        if given is not None:
+            known = [numbers.setdefault(name, len(numbers)) for name in given[1]]
+            groups[place] = np.array([*known, -1])[given[0]]
     if codes.max() < 0:
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
     without = int((codes < 0).sum())
     if without:
         warnings.warn(f"column {target!r}: {without:,} rows have no label and are left out", UserWarning, stacklevel=2)
-    if groups is not None:
-        missing = groups < 0
-        groups[missing] = len(numbers) + np.arange(missing.sum())  # each a group of its own
-    return (log_probs, codes, groups), odd
+    groups[groups < 0] = len(numbers) + np.arange((groups < 0).sum())
+    return log_probs, codes, None if given is None else groups
 
 
 def _require(columns: Sequence[str], target: str, group: str | None) -> None:

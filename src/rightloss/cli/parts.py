@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,10 @@ from .errors import require
 from .progress import progress
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..tabular import ColumnSpec, Finding, TableModel, TableStream
+    from ..tabular.encode import OddCells
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 ENGINES = ("in-process", "ray")
@@ -47,16 +50,39 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
         yield partial(_on_ray, ray)
 
 
-def chunks(each: Each, job: Any, table: TableStream) -> Iterator[Any]:
-    """Yield what `job` yields for each part of a table, in order, and show the progress; results have a number of `rows`."""
-    done = 0
-    with ExitStack() as stack:
-        show = stack.enter_context(progress("rows")) if table.is_long else None
-        for chunk in chain.from_iterable(each(job, range(len(table.parts)))):
-            yield chunk
-            done += chunk.rows
+def over_chunks(
+    each: Each,
+    table: TableStream,
+    columns: Collection[str | None],
+    job: Callable[[pd.DataFrame, int], Any],
+    specs: Sequence[ColumnSpec] = (),
+) -> Iterator[Any]:
+    """Yield what `job` makes of each chunk of a table, in order; show the progress, and warn of cells unknown in training.
+
+    Args:
+        each: of `engine_of`.
+        table: the table.
+        columns: those to read.
+        job: takes a data frame and the number of its first row.
+        specs: the columns of the model.
+    """
+    from ..tabular.encode import odd_cells, odd_findings
+
+    def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
+        start = table.start(part)
+        for frame in table.frames(columns, part):
+            yield len(frame), odd_cells(frame, specs), job(frame, start)
+            start += len(frame)
+
+    done, odd = 0, []
+    with progress("rows") if table.is_long else nullcontext() as show:
+        for rows, cells, found in chain.from_iterable(each(of_part, range(len(table.parts)))):
+            yield found
+            done += rows
+            odd.append(cells)
             if show is not None:
                 show(done, table.rows, "")
+    warn_of(odd_findings(odd, table.rows, specs))
 
 
 def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) -> TableStream:

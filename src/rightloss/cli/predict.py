@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import plain_errors, quiet_exit
-from .parts import Each, chunks, engine_of, open_for, used, warn_of
+from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_text, population_words
 from .predictions_file import PREDICTED, FileFormat, check_output, in_order
 from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder, Overwrite, Population, Threshold, column_option
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..tabular import TableModel, TableStream
-    from ..tabular.encode import OddCells
     from .population import Parsed
 
+_COMPARE = "Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`."
 _KEEP = "A column of the table to keep with the predictions; all by default. Repeat the option for more."
 
 
@@ -101,85 +101,71 @@ def predict(
         mix = None if population is None else parse_population(population)
         with quiet_exit():
             from ..tabular import load_model
-            from ..tabular.encode import odd_findings
         with warnings_on_stderr(), engine_of(engine, address) as each:
             fitted = load_model(model)
             check_threshold(threshold, len(fitted.classes_))
             table = open_for(fitted, data, encoding, each)
             kept = kept_columns(table.columns, keep, fitted, level is not None)
-            job = Prediction(fitted, table, kept, mix, threshold, level)
-            done = _write(job, each, out)
-            warn_of(odd_findings(done.odd, table.rows, used(fitted)))
-        for column, cells in done.changed.items():
+            changed, sums = _predict(fitted, table, kept, mix, threshold, level, out, each)
+        for column, cells in changed.items():
             text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
             print(f"rightloss: warning: {text}", file=sys.stderr)
+        means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
+        covers = None if level is None else fitted.limits_cover(mix)
         following = ["prevalence", path_text(model), path_text(data)] if population is None and out is not None else []
+        shares = fitted.population.population.tolist(), fitted.classes_, fitted.positive
+        if json:
+            at = population or population_text(*shares)
+            content = {"out": str(out), "rows": table.rows, "population": at, "mean": means, "neutralised": dict(changed)}
+            content |= {} if level is None else {"level": level, "limits_allow_for": covers}
+            return print_json({**content, "next": command_line(*following) if following else None})
+        at = population or population_words(*shares)
+        if mix is not None and not isinstance(mix, int | float | dict):  # a distribution, whose mean the predictions are for
+            at = f"{population}, a mean of {float(mix.population[1]):.4g}"
+        found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
         with redirect_stdout(sys.stderr) if out is None else nullcontext():
-            _print_done(job, done, out, population, following, json)
+            print_sentences(f"{table.rows:,} rows predicted at the population {at}. Mean predictions: {found}.")
+            if level is not None:
+                print_sentences(f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}.")
+            if out is not None:
+                print_sentences(f"Written to {out}.")
+            if following:
+                print_sentences(_COMPARE)
+                print_next(*following)
 
 
-class Predicted(NamedTuple):
-    """Predicted rows of a table.
-
-    Attributes:
-        rows: their number.
-        sums: of the probabilities (K,).
-        changed: how many cells got an apostrophe, by column.
-        odd: cells that did not occur in training, by chunk.
-        content: what is written.
-    """
-
-    rows: int
-    sums: np.ndarray
-    changed: Counter[str]
-    odd: list[OddCells]
-    content: Any = None
-
-
-class Prediction(NamedTuple):
-    """The prediction of a table, part by part; see the options of `predict`."""
-
-    model: TableModel
-    table: TableStream
-    kept: list[str]
-    population: Parsed | None
-    threshold: float | None
-    level: float | None
-    format: FileFormat | None = None
-
-    def frame(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the kept columns of some rows with their predictions."""
-        log_probs = self.model.predict_log_proba(frame, self.population, warn=False)
-        limits = None if self.level is None else self.model.predict_limits(frame, self.population, self.level)
-        return with_predictions(frame[self.kept], log_probs, self.model, self.threshold, limits)
-
-    def rows(self, part: int) -> Iterator[Predicted]:
-        """Yield the predicted rows of a part, chunk by chunk."""
-        from ..tabular.encode import odd_cells
-
-        assert self.format is not None
-        for frame in self.table.frames([*self.kept, *(spec.name for spec in used(self.model))], part):
-            predicted = self.frame(frame)
-            sums = predicted[probability_names(self.model)].to_numpy().sum(0)
-            content, changed = self.format.content(predicted)
-            yield Predicted(len(frame), sums, changed, [odd_cells(frame, used(self.model))], content)
-
-
-def _write(job: Prediction, each: Each, out: Path | None) -> Predicted:
-    """Predict the table and write it, chunk by chunk; return the sums over all rows."""
+def _predict(
+    model: TableModel,
+    table: TableStream,
+    kept: list[str],
+    population: Parsed | None,
+    threshold: float | None,
+    level: float | None,
+    out: Path | None,
+    each: Each,
+) -> tuple[Counter[str], np.ndarray]:
+    """Predict a table and write it, chunk by chunk; return the cells that got an apostrophe, and the sums of probabilities."""
     import numpy as np
     import pyarrow as pa
 
-    names = [*job.kept, *(spec.name for spec in used(job.model) if spec.name not in job.kept)]
-    types = job.table.arrow_types() | {PREDICTED: pa.array(plain_classes(job.model)).type}
-    file = FileFormat.of(out, job.frame(job.table.empty(names)), types)
-    done = Predicted(0, np.zeros(len(job.model.classes_)), file.changed_names(), [])
+    def predicted(frame: pd.DataFrame) -> pd.DataFrame:
+        log_probs = model.predict_log_proba(frame, population, warn=False)
+        limits = None if level is None else model.predict_limits(frame, population, level)
+        return with_predictions(frame[kept], log_probs, model, threshold, limits)
+
+    def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
+        found = predicted(frame)
+        return *file.content(found), found[probability_names(model)].to_numpy().sum(0)
+
+    names = list(dict.fromkeys([*kept, *(spec.name for spec in used(model))]))
+    types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(model)).type}
+    file = FileFormat.of(out, predicted(table.empty(names)), types)
+    changed, sums = file.changed_names(), np.zeros(len(model.classes_))
     with file.written(out) as write:
-        for chunk in chunks(each, job._replace(format=file).rows, job.table):
-            write(chunk.content)
-            both = zip(done[:4], chunk[:4], strict=True)
-            done = Predicted(*(first + second for first, second in both))
-    return done
+        for rows, more, chunk_sums in over_chunks(each, table, names, content, used(model)):
+            write(rows)
+            changed, sums = changed + more, sums + chunk_sums
+    return changed, sums
 
 
 def check_threshold(threshold: float | None, num_classes: int) -> None:
@@ -242,30 +228,3 @@ def with_predictions(
             added |= {name: side[:, k] for name, side in zip(pair, limits, strict=True)}
             ends += pair
     return frame.assign(**added)[in_order(list(frame.columns), names, ends)]
-
-
-def _print_done(
-    job: Prediction, done: Predicted, out: Path | None, population: str | None, following: list[str], json: bool
-) -> None:
-    model, level = job.model, job.level
-    means = dict(zip(probability_names(model), (done.sums / done.rows).tolist(), strict=True))
-    shares = model.population.population.tolist()
-    covers = None if level is None else model.limits_cover(job.population)
-    if json:
-        at = population or population_text(shares, model.classes_, model.positive)
-        content = {"out": str(out), "rows": done.rows, "population": at, "mean": means, "neutralised": dict(done.changed)}
-        content |= {} if level is None else {"level": level, "limits_allow_for": covers}
-        return print_json({**content, "next": command_line(*following) if following else None})
-    found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
-    at = population or population_words(shares, model.classes_, model.positive)
-    survey = job.population
-    if survey is not None and not isinstance(survey, int | float | dict):  # a distribution, whose mean the predictions are for
-        at = f"{population}, a mean of {float(survey.population[1]):.4g}"
-    print_sentences(f"{done.rows:,} rows predicted at the population {at}. Mean predictions: {found}.")
-    if level is not None:
-        print_sentences(f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}.")
-    if out is not None:
-        print_sentences(f"Written to {out}.")
-    if following:
-        print_sentences("Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`.")
-        print_next(*following)

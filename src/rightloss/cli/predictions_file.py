@@ -130,13 +130,12 @@ def open_predictions(path: Path, target: str, encoding: str | None, each: Each) 
     return table, {name if table.is_parquet else _without_apostrophe(name): name for name in table.columns}
 
 
-def prediction_frames(table: TableStream, names: dict[str, str], part: int) -> Iterator[pd.DataFrame]:
-    """Yield the rows of a part with some columns, called as in `names`, and without the apostrophes of CSV."""
-    for frame in table.frames(names.values(), part):
-        plain = frame[list(names.values())].set_axis(list(names), axis=1)
-        for name in [] if table.is_parquet else _text_columns(plain):
-            plain[name] = plain[name].astype(object).map(_without_apostrophe)
-        yield plain
+def as_predicted(frame: pd.DataFrame, names: Mapping[str, str], is_parquet: bool) -> pd.DataFrame:
+    """Return some columns of a file of predictions, called as in `names`, and without the apostrophes of CSV."""
+    plain = frame[list(names.values())].set_axis(list(names), axis=1)
+    for name in [] if is_parquet else _text_columns(plain):
+        plain[name] = plain[name].astype(object).map(_without_apostrophe)
+    return plain
 
 
 def in_order(columns: Sequence[str], probabilities: Sequence[str], limits: Sequence[str] = ()) -> list[str]:

@@ -6,13 +6,12 @@ Stage: a model, rows without labels → estimated class frequencies with interva
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import plain_errors, quiet_exit
-from .parts import Each, chunks, engine_of, open_for, used, warn_of
+from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import population_text
 from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder
 from .terminal import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel, TableStream
-    from ..tabular.encode import OddCells
     from ..tabular.model import ComparableRows
 
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
@@ -99,42 +97,13 @@ def prevalence(
             print_next(*following)
 
 
-class ComparedRows(NamedTuple):
-    """Some rows: their number, predictions by the models of the folds, and cells unknown in training."""
-
-    rows: int
-    log_probs: np.ndarray
-    odd: OddCells
-
-
-class ComparableTable(NamedTuple):
-    """A table predicted by the models of the folds, part by part."""
-
-    model: TableModel
-    table: TableStream
-
-    def __call__(self, part: int) -> Iterator[ComparedRows]:
-        """Yield the rows of a part, chunk by chunk."""
-        from ..tabular.encode import odd_cells
-
-        start = self.table.start(part)
-        for frame in self.table.frames([spec.name for spec in self.model.columns], part):
-            log_probs = self.model.comparable_log_probs(frame, start)
-            yield ComparedRows(len(frame), log_probs, odd_cells(frame, self.model.columns))
-            start += len(frame)
-
-
 def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:
     import numpy as np
 
-    from ..tabular.encode import odd_findings
-
-    log_probs, start, odd = np.empty((table.rows, len(model.classes_))), 0, []
-    for chunk in chunks(each, ComparableTable(model, table), table):
-        log_probs[start : start + chunk.rows] = chunk.log_probs
-        odd.append(chunk.odd)
-        start += chunk.rows
-    warn_of(odd_findings(odd, table.rows, used(model)))
+    log_probs, start = np.empty((table.rows, len(model.classes_))), 0
+    for chunk in over_chunks(each, table, [spec.name for spec in used(model)], model.comparable_log_probs, used(model)):
+        log_probs[start : start + len(chunk)] = chunk
+        start += len(chunk)
     return model.compared(log_probs)
 
 

@@ -117,12 +117,12 @@ class TableStream:
         return pd.DataFrame({name: pd.Series(dtype=dtypes[name]) for name in columns})
 
     def arrow_types(self) -> dict[str, Any]:
-        """Return Arrow's types of the columns, of text files those of True, False and missing; pandas has none for them."""
+        """Return Arrow's types of the columns for which pandas has none."""
         import pyarrow as pa
 
         if self.is_parquet:
             return {field.name.strip(): field.type for field in self.types.schema}
-        return {name: pa.bool_() for name, dtype in self.types.dtypes.items() if dtype == "object"}
+        return {name: pa.bool_() if dtype == "object" else pa.string() for name, dtype in self.types.dtypes.items()}
 
     def frames(self, columns: Collection[str | None] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
         """Yield the rows in order, a data frame per chunk, with some columns or all; of one part or of all."""

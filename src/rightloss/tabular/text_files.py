@@ -245,8 +245,10 @@ def _telling_cells(column: pd.Series, known: Collection[str]) -> list[str]:
 
 def _dtype_of(cells: Iterable[str]) -> str:
     """Return the type that pandas infers for a column with these cells; "object" is True, False and missing."""
-    shown = "".join(f"{cell},\n" for cell in dict.fromkeys(cells))
-    return str(pd.read_csv(io.StringIO("cell,\n" + shown), low_memory=False, index_col=False)["cell"].dtype)
+    known = dict.fromkeys(cells)
+    shown = "".join(f"{cell},\n" for cell in known)
+    found = str(pd.read_csv(io.StringIO("cell,\n" + shown), low_memory=False, index_col=False)["cell"].dtype)
+    return "str" if found == "object" and not {*known} <= {"True", ""} else found
 
 
 def _dialect_of(text: str, path: Path) -> tuple[str, list[str]]:
@@ -370,12 +372,12 @@ def _without_commas(series: pd.Series, meaning: Comma, dtype: str | None = None)
     """Return a column of numbers with commas as numbers, or as text with decimal points if some cells are no numbers."""
     read = series.astype(object).map(lambda cell: _plain_number(cell, meaning), na_action="ignore")
     if dtype == "str":
-        return read.astype("str")
+        return read
     try:
         numbers = pd.to_numeric(read)
         return numbers if dtype is None else numbers.astype(dtype)
     except ValueError:
-        return read.astype("str")
+        return read
 
 
 def _plain_number(cell: Any, meaning: Comma) -> str:
