@@ -164,7 +164,7 @@ class BoostingPipeline(TableClassifier):
         import lightgbm
 
         stop, data = lightgbm.early_stopping(_PATIENCE, verbose=False), self._data(rows.X, rows.labels, rows.weights)
-        found = lightgbm.cv(self._options(rows.labels), data, _MOST_TREES, folds=splits, callbacks=[stop])
+        found: dict[str, Any] = lightgbm.cv(self._options(rows.labels), data, _MOST_TREES, folds=splits, callbacks=[stop])
         return clone(self).set_params(trees=len(next(iter(found.values()))))
 
     def _fit(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> BoostingPipeline:
