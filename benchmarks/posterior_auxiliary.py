@@ -33,7 +33,9 @@ class Plain:
 
     def __init__(self, marginal: Any) -> None:
         self.marginal = marginal
-        self.prepare, self.mix, self.value = marginal.prepare, marginal.mix, marginal.value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.marginal, name)
 
 
 @dataclass

@@ -218,9 +218,7 @@ class TestReliabilityCurve:
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     @pytest.mark.parametrize("k", [2, 3])
     @pytest.mark.parametrize("bins", [10, 20, 100])
-    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(
-        self, bins: int, k: int, dtype: Any
-    ) -> None:
+    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(self, bins: int, k: int, dtype: Any) -> None:
         p = np.arange(bins) / bins
         with np.errstate(divide="ignore"):
             given = np.log(np.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1)).astype(dtype)

@@ -173,9 +173,7 @@ def test_verdicts_follow_what_is_better() -> None:
     for wrong in (steep, flat):
         assert compare(b, wrong, y, 0.1, **options).calibration_slope.verdict == "a ahead"
         assert compare(wrong, b, y, 0.1, **options).calibration_slope.verdict == "b ahead"
-    opposite = compare(
-        of_odds(1.5 * odds), of_odds(0.75 * odds), y, 0.1, **options
-    ).calibration_slope  # slopes of 2/3 and 4/3
+    opposite = compare(of_odds(1.5 * odds), of_odds(0.75 * odds), y, 0.1, **options).calibration_slope  # slopes of 2/3 and 4/3
     assert opposite.high < 0
     assert opposite.verdict == "undecided"
     for name in ("mean_prediction", "calibration_intercept", "calibration_error"):

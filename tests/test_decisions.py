@@ -163,9 +163,7 @@ class TestExpectedCost:
         costs = stream(seed + 100).normal(size=(3, 4))
         chosen = stream(seed + 200).integers(4, size=(50,))
         exact = [float(row[d]) for row, d in zip(exact_costs(log_probs, costs), chosen.tolist(), strict=True)]
-        np.testing.assert_allclose(
-            expected_cost(log_probs, costs, chosen), np.array(exact), rtol=1e-12, atol=1e-14
-        )
+        np.testing.assert_allclose(expected_cost(log_probs, costs, chosen), np.array(exact), rtol=1e-12, atol=1e-14)
 
     def test_no_decision_costs_less_than_the_chosen_one(self) -> None:
         log_probs = table(400, 3)

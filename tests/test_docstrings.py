@@ -19,7 +19,7 @@ MODULES += ["", "likelihoods", "inference", "lidc", "lidc.nets", "lidc.ct", "stu
 def public(module: str) -> dict[str, Any]:
     """The functions and classes that users import from `module`."""
     found = importlib.import_module(f"rightloss.{module}".rstrip("."))
-    names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+    names = getattr(found, "__all__", None) or [name for name in dir(found) if not name.startswith("_")]
     members = {name: getattr(found, name) for name in names}
     return {
         name: member

@@ -1,4 +1,4 @@
-"""Metrics without gradients: under `no_grad` and `inference_mode`, and of tensors made there, every number is the same."""
+"""Metrics of tensors: the numbers of arrays, under `no_grad` and `inference_mode` too, and for tensors made there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import stream
+from scipy.special import log_softmax
 
 import rightloss as rl
 from rightloss import metrics
+
+torch = pytest.importorskip("torch")
 
 Mode = Callable[[], AbstractContextManager[Any]]
 MODES: dict[str, Mode] = {"with gradients": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -20,9 +23,9 @@ MODES: dict[str, Mode] = {"with gradients": nullcontext, "no_grad": torch.no_gra
 
 def given(k: int) -> tuple[np.ndarray, np.ndarray, rl.Prevalence, np.ndarray]:
     y = np.arange(240) % k
-    logits = stream(1).normal(size=(240, k)) + 1.5 * np.eye(k)[y]
-    costs = 3 * np.ones(k, k).tril(-1) + np.ones(k, k).triu(1)
-    return log_softmax(logits, axis=1), y, rl.Prevalence.dirichlet(np.arange(1.0, k + 1) * 10), costs
+    costs = np.where(np.tri(k, k=-1), 3.0, 1 - np.eye(k))
+    at = rl.Prevalence.dirichlet(np.arange(1.0, k + 1) * 10)
+    return log_softmax(stream(1).normal(size=(240, k)) + 1.5 * np.eye(k)[y], axis=1), y, at, costs
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -39,7 +42,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "decide": lambda t, y, pi, c: metrics.decide(t, c, abstain_cost=0.4),
     "expected_cost": lambda t, y, pi, c: metrics.expected_cost(t, c, y),
-    "conformal sets": lambda t, y, pi, c: metrics.ConformalSets.fit(t, y, pi, score="aps", randomised=True).predict(t),
+    "conformal sets": lambda t, y, pi, c: metrics.ConformalSets.fit(t, y, pi, score="aps").predict(t),
 }
 
 
@@ -47,7 +50,7 @@ def numbers(result: Any) -> Any:
     """Anything's numbers, to be compared."""
     if isinstance(result, metrics.Evaluation):
         return result.to_dict()
-    return vars(result) if hasattr(result, "__dict__") and not isinstance(result, np.ndarray) else np.asarray(result)
+    return np.asarray(result) if isinstance(result, np.ndarray | torch.Tensor) else vars(result)
 
 
 @cache
@@ -67,9 +70,13 @@ def expected_numbers(call: str, k: int) -> Any:
 )
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("k", [2, 3])
-def test_numbers_are_the_same_in_every_mode(call: str, called_in: str, made_in: str, k: int) -> None:
+def test_numbers_are_those_of_arrays_in_every_mode(call: str, called_in: str, made_in: str, k: int) -> None:
+    log_probs, y, at, costs = given(k)
     with MODES[made_in]():
-        arguments = given(k)
+        tensors = torch.tensor(log_probs), torch.tensor(y), at, torch.tensor(costs)
+        if made_in == "with gradients":
+            tensors[0].requires_grad_()
     with MODES[called_in]():
-        found = CALLS[call](*arguments)
+        found = CALLS[call](*tensors)
+    assert isinstance(found, torch.Tensor) == (call in ("decide", "expected_cost", "conformal sets"))
     np.testing.assert_equal(numbers(found), expected_numbers(call, k))

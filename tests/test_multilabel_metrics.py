@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from draws import assert_refused, stream, unchecked_types
-from torch import np.ndarray, nn
-from torch.nn.functional import logsigmoid
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from scipy.special import log_expit, log_softmax, logsumexp
 
 import rightloss as rl
 from rightloss.finding_tables import ByFinding, finding_tables, one_finding
@@ -41,13 +39,13 @@ def findings(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Logits `(n, 3)` that are right where half of the rows have each finding, and labels, a tenth of them unread."""
     random = stream(seed)
     y = (random.random((n, 3)) < 0.5).astype(float)
-    logits = random.normal(size=(n, 3)).astype(float) + 2 * y - 1
-    return 2 * logits, y.masked_fill(random.random((n, 3)) < 0.1, math.nan)
+    logits = random.normal(size=(n, 3)) + 2 * y - 1
+    return 2 * logits, np.where(random.random((n, 3)) < 0.1, math.nan, y)
 
 
 def read_rows(log_probs: np.ndarray, y: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The two columns of a finding, its class numbers, and which rows they are: those that were read."""
-    read = ~y[:, number].isnan()
+    read = ~np.isnan(y[:, number])
     return finding_tables(log_probs, 3)[read][:, :, number], y[read, number].astype(int), read
 
 
@@ -65,14 +63,14 @@ def same(a: object, b: object) -> bool:
 )
 def test_evaluate_is_that_of_each_finding_over_the_rows_that_were_read(intervals: str | None) -> None:
     logits, y = findings()
-    log_probs, groups = logsigmoid(logits), np.arange(300) // 2
+    log_probs, groups = log_expit(logits), np.arange(300) // 2
     thresholds = dict(zip(NAMES, [0.5, 0.3, 0.2], strict=True))
     found = evaluate(log_probs, y, PREVALENCE, threshold=thresholds, groups=groups, intervals=intervals, draws=100)
     assert list(found) == NAMES
     for number, name in enumerate(NAMES):
         table, labels, read = read_rows(log_probs, y, number)
         options = {"threshold": thresholds[name], "intervals": intervals, "draws": 100}
-        alone = evaluate(table, labels, RATES[number], groups=groups[read], **options)  # type: ignore[call-overload]
+        alone = evaluate(table, labels, RATES[number], groups=groups[read], **options)
         assert same(found[name].to_dict(), alone.to_dict())
         assert found[name].num_examples == alone.num_examples
 
@@ -80,7 +78,7 @@ def test_evaluate_is_that_of_each_finding_over_the_rows_that_were_read(intervals
 @pytest.mark.long
 def test_thresholds_are_one_for_all_a_list_or_by_name_and_costs_by_name() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
 
     def rates(**options: object) -> list[float]:
         return [each.tpr.value for each in evaluate(log_probs, y, PREVALENCE, intervals=None, **options).values()]
@@ -98,10 +96,10 @@ def test_thresholds_are_one_for_all_a_list_or_by_name_and_costs_by_name() -> Non
 @pytest.mark.long
 def test_tables_of_both_log_probabilities_and_dense_maps_give_the_same() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     expected = evaluate(log_probs, y, PREVALENCE, intervals=None)
     both = evaluate(finding_tables(log_probs, 3), y, PREVALENCE, intervals=None)
-    maps, labels = (each.view(30, 10, 3).movedim(2, 1) for each in (log_probs, y))
+    maps, labels = (np.moveaxis(each.reshape(30, 10, 3), 2, 1) for each in (log_probs, y))
     assert same(both.to_dict(), expected.to_dict())
     assert same(evaluate(maps, labels, PREVALENCE, intervals=None).to_dict(), expected.to_dict())
 
@@ -109,7 +107,7 @@ def test_tables_of_both_log_probabilities_and_dense_maps_give_the_same() -> None
 @pytest.mark.long
 def test_columns_of_data_frames_are_found_by_name() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     expected = evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict()
     frames = [pd.DataFrame(each, columns=NAMES)[NAMES[::-1]] for each in (log_probs, y)]
     assert same(evaluate(frames[0], frames[1], PREVALENCE, intervals=None).to_dict(), expected)
@@ -121,7 +119,7 @@ def test_columns_of_data_frames_are_found_by_name() -> None:
 
 def test_labels_between_0_and_1_are_votes() -> None:
     logits, y = findings()
-    log_probs, soft = logsigmoid(logits), (0.8 * y + 0.1)
+    log_probs, soft = log_expit(logits), 0.8 * y + 0.1
     found = evaluate(log_probs, soft, PREVALENCE, intervals=None)
     table, _, read = read_rows(log_probs, y, 0)
     votes = np.stack([1 - soft[read, 0], soft[read, 0]], 1)
@@ -132,11 +130,11 @@ def test_labels_between_0_and_1_are_votes() -> None:
 def test_the_printed_table_names_every_finding_and_escapes_it() -> None:
     logits, y = findings()
     y[8:, 2] = math.nan
-    y[:8, 2] = np.array([0.0, 1.0]).repeat(4)
+    y[:8, 2] = np.tile([0.0, 1.0], 4)
     results: list[ByFinding[Any]] = [
-        evaluate(logsigmoid(logits), y, PREVALENCE, intervals="analytic"),
-        estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration="assumed"),
-        rl.check(logsigmoid(logits), findings()[1], PREVALENCE),
+        evaluate(log_expit(logits), y, PREVALENCE, intervals="analytic"),
+        estimate_prevalence(log_expit(logits), PREVALENCE, calibration="assumed"),
+        rl.check(log_expit(logits), findings()[1], PREVALENCE),
     ]
     for found in results:
         assert isinstance(found, ByFinding)
@@ -154,16 +152,16 @@ def test_an_error_names_the_finding() -> None:
     logits, y = findings()
     y[:, 1] = y[:, 1] * 0
     with pytest.raises(ValueError, match=r"^nodule: Expected examples of every class"):
-        rl.check(logsigmoid(logits), y, PREVALENCE)
+        rl.check(log_expit(logits), y, PREVALENCE)
     y[:, 1] = math.nan
     with pytest.raises(ValueError, match=r"^nodule: Expected at least one label"):
-        evaluate(logsigmoid(logits), y, PREVALENCE)
+        evaluate(log_expit(logits), y, PREVALENCE)
 
 
 @pytest.mark.parametrize("method", ["em", "bbse-soft"])
 def test_prevalences_are_estimated_finding_by_finding(method: str) -> None:
     logits, y = findings(600)
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     target, held_out = log_probs[:300], (log_probs[300:], y[300:])
     found = estimate_prevalence(target, PREVALENCE, method=method, held_out=held_out)
     for number, name in enumerate(NAMES):
@@ -177,13 +175,13 @@ def test_prevalences_are_estimated_finding_by_finding(method: str) -> None:
 @pytest.mark.long
 def test_streams_of_several_findings_are_read_again_for_each(tmp_path: object) -> None:
     logits, _ = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     whole = estimate_prevalence(log_probs, PREVALENCE, calibration="assumed")
     mapped = np.memmap(f"{tmp_path}/log_probs", np.float64, "w+", shape=(300, 3))
     mapped[:] = log_probs
     parts = [log_probs[:100], log_probs[100:]]
-    for stream in (parts, lambda: iter(parts), DataLoader(TensorDataset(log_probs), batch_size=70), mapped):
-        found = estimate_prevalence(stream, PREVALENCE, calibration="assumed")
+    for given in (parts, lambda: iter(parts), mapped):
+        found = estimate_prevalence(given, PREVALENCE, calibration="assumed")
         for name in NAMES:
             assert np.allclose(found[name].population, whole[name].population, rtol=1e-9)
             assert found[name].rows == 300
@@ -193,18 +191,18 @@ def test_streams_of_several_findings_are_read_again_for_each(tmp_path: object) -
 
 def test_warnings_of_findings_are_said_once_with_their_names() -> None:
     logits, y = findings()
-    y[20:, 1] = y[20:, 1].where(y[20:, 1] == 0, math.nan)
+    y[20:, 1] = np.where(y[20:, 1] == 0, y[20:, 1], math.nan)
     with pytest.warns(rl.PrevalenceWarning, match="^mass, nodule, <b>: The predictions are trusted") as heard:
-        estimate_prevalence(logsigmoid(logits), PREVALENCE)
+        estimate_prevalence(log_expit(logits), PREVALENCE)
     assert len(heard) == 1
     with pytest.warns(LabelShiftWarning, match="^nodule: .*fewer than 15 held-out"):
-        estimate_prevalence(logsigmoid(logits), PREVALENCE, held_out=(logsigmoid(logits), y))
+        estimate_prevalence(log_expit(logits), PREVALENCE, held_out=(log_expit(logits), y))
 
 
 @pytest.mark.long
 def test_rates_estimates_and_uncertain_prevalences_by_name_are_prevalences_of_findings() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     rates = dict(zip(NAMES, RATES, strict=True))
     by_rate = evaluate(log_probs, y, rates, intervals=None)
     assert same(by_rate.to_dict(), evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict())
@@ -221,9 +219,9 @@ def test_rates_estimates_and_uncertain_prevalences_by_name_are_prevalences_of_fi
 
 def test_label_shift_is_tested_finding_by_finding() -> None:
     logits, y = findings(2000)
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     there = log_probs.copy()
-    there[:, 1] = logsigmoid(2 * logits[:, 1])  # not the same p(x|y)
+    there[:, 1] = log_expit(2 * logits[:, 1])  # not the same p(x|y)
     with pytest.warns(LabelShiftWarning, match="^nodule: The target is no mixture"):
         found = label_shift_test(there[:1000], (log_probs[1000:], y[1000:]), dict.fromkeys(NAMES, 0.5))
     assert [each.tenable for each in found.values()] == [True, False, True]
@@ -237,7 +235,7 @@ def test_label_shift_is_tested_finding_by_finding() -> None:
 @pytest.mark.long
 def test_check_is_that_of_each_finding_at_a_level_that_holds_for_all() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     found = rl.check(log_probs, y, PREVALENCE, unlabelled=log_probs)
     assert not found.ok  # right where half of the rows have each finding
     for number, name in enumerate(NAMES):
@@ -253,15 +251,16 @@ def test_check_is_that_of_each_finding_at_a_level_that_holds_for_all() -> None:
 
 @pytest.mark.long
 def test_check_takes_modules_functions_and_loaders_of_findings() -> None:
-    logits, y = findings()
+    torch = pytest.importorskip("torch")
+    nn, log_sigmoid, (logits, y) = torch.nn, torch.nn.functional.logsigmoid, map(torch.from_numpy, findings())
     half = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.4), sampling=0.5)
     model = nn.Sequential(nn.Identity(), nn.Dropout(0.9))
-    expected = rl.check(logsigmoid(logits), y, half)
-    data = TensorDataset(logits, y)
+    expected = rl.check(log_sigmoid(logits), y, half)
+    data = torch.utils.data.TensorDataset(logits, y)
     for found in (
         rl.check(model, (logits, y), half, batch_size=70),
         rl.check(model, data, half, likelihood=rl.Bernoulli()),
-        rl.check(logsigmoid, DataLoader(data, batch_size=50), half),
+        rl.check(log_sigmoid, torch.utils.data.DataLoader(data, batch_size=50), half),
     ):
         for name in NAMES:
             assert all(
@@ -275,11 +274,13 @@ def test_check_takes_modules_functions_and_loaders_of_findings() -> None:
 
 @pytest.mark.long
 def test_check_recognises_copies_of_rows_that_a_sampler_drew() -> None:
-    logits, y = findings(60)
+    torch = pytest.importorskip("torch")
+    data, (logits, y) = torch.utils.data, map(torch.from_numpy, findings(60))
     half = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.5), sampling=0.5)
-    sampler = RandomSampler(range(60), replacement=True, num_samples=2000, generator=torch.Generator().manual_seed(0))
-    found = rl.check(logsigmoid, DataLoader(TensorDataset(logits, y), batch_size=500, sampler=sampler), half)
-    few = rl.check(logsigmoid(logits), y, half)
+    sampler = data.RandomSampler(range(60), replacement=True, num_samples=2000, generator=torch.Generator().manual_seed(0))
+    loader = data.DataLoader(data.TensorDataset(logits, y), batch_size=500, sampler=sampler)
+    found = rl.check(torch.nn.functional.logsigmoid, loader, half)
+    few = rl.check(torch.nn.functional.logsigmoid(logits), y, half)
     for name in NAMES:  # as uncertain as the rows that were drawn, not as 2,000 rows
         assert found[name]["mean prediction"].p_value == pytest.approx(few[name]["mean prediction"].p_value, abs=0.35)
         assert found[name]["mean prediction"].verdict == "ok"
@@ -287,7 +288,7 @@ def test_check_recognises_copies_of_rows_that_a_sampler_drew() -> None:
 
 def test_one_finding_gives_what_functions_of_classes_take() -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     table, labels = one_finding(log_probs, y, PREVALENCE, "nodule")
     found = evaluate(log_probs, y, PREVALENCE, intervals=None)["nodule"]
     assert roc_curve(table, labels, prevalence=PREVALENCE["nodule"]).auc == pytest.approx(found.auc.value)
@@ -304,20 +305,20 @@ def joint_population(n: int, random: np.random.Generator) -> tuple[np.ndarray, n
     """x `(n, 2)` and labels of A and B `(n, 2)`; A also moves the x that shows B."""
     a = (random.random(n) < 0.1).astype(float)
     b = (random.random(n) < np.where(a == 1, 0.4, 0.02)).astype(float)
-    noise = random.normal(size=(n, 2)).astype(float)
+    noise = random.normal(size=(n, 2))
     return np.stack([1.5 * a, 1.2 * b + 0.8 * a], 1) + noise, np.stack([a, b], 1)
 
 
 def joint_predictions(x: np.ndarray) -> np.ndarray:
     """The exact log-probabilities of A and of B given x, in the population."""
-    log_p = np.empty(len(x), 2, 2)
+    log_p = np.empty((len(x), 2, 2))
     for a, rate in enumerate((0.9, 0.1)):
         for b in (0, 1):
             of_b = (0.02, 0.4)[a]
             gap = x - np.array([1.5 * a, 1.2 * b + 0.8 * a])
-            log_p[:, a, b] = math.log(rate * (of_b if b else 1 - of_b)) - gap.square().sum(1) / 2
-    log_p -= torch.logsumexp(log_p, (1, 2), keepdims=True)
-    return np.stack([log_p[:, 1].logsumexp(1), log_p[:, :, 1].logsumexp(1)], 1)
+            log_p[:, a, b] = math.log(rate * (of_b if b else 1 - of_b)) - (gap**2).sum(1) / 2
+    log_p -= logsumexp(log_p, (1, 2), keepdims=True)
+    return np.stack([logsumexp(log_p[:, 1], 1), logsumexp(log_p[:, :, 1], 1)], 1)
 
 
 def sampled_by_any(n: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -378,8 +379,8 @@ def test_limits_of_weighted_rows_are_those_of_the_jackknife() -> None:
         variance = np.zeros(len(figures))
         for label in (0, 1):  # the classes are strata
             own = without[y[:, number] == label, number]
-            variance += (len(own) - 1) / len(own) * (own - own.mean(0)).square().sum(0)
-        for figure, error in zip(figures, variance.sqrt().tolist(), strict=True):
+            variance += (len(own) - 1) / len(own) * ((own - own.mean(0)) ** 2).sum(0)
+        for figure, error in zip(figures, np.sqrt(variance).tolist(), strict=True):
             here = found[name][figure]
             limits = normal_interval(here.value, error, 0.95, FIGURES[figure].bounds)
             # the two differ in the order of 1/n
@@ -395,9 +396,9 @@ def test_limits_of_decisions_of_weighted_rows_are_as_wide_as_their_weighted_vari
     found = evaluate(log_probs, y, prevalence, threshold=0.1, intervals="analytic", draws=10_000)["B"].tnr
     absent = y[:, 1] == 0
     assert prevalence.patterns is not None
-    weight, right = prevalence.patterns.of_rows(y)[absent, 1], (log_probs[absent, 1] < math.log(0.1)).astype(float)
+    weight, right = prevalence.patterns.of_rows(y)[absent, 1], log_probs[absent, 1] < math.log(0.1)
     value = float((weight * right).sum() / weight.sum())
-    error = float((weight * (right - value)).square().sum().sqrt() / weight.sum())
+    error = float(np.linalg.norm(weight * (right - value)) / weight.sum())
     assert found.value == pytest.approx(value)
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.05)
 
@@ -458,9 +459,9 @@ def test_weights_that_a_function_cannot_use_are_refused() -> None:
 @pytest.mark.parametrize("predictions", ["presence", "softmax"])
 def test_tables_of_findings_with_a_prevalence_of_classes_are_refused(single: str, kind: str, predictions: str) -> None:
     logits, unread = findings()
-    known = unread.nan_to_num(1.0)
-    y = {"float": known, "int": known.astype(int), "bool": known.bool(), "unread": unread}[kind]
-    log_probs = logsigmoid(logits) if predictions == "presence" else logits.log_softmax(1)
+    known = np.nan_to_num(unread, nan=1.0)
+    y = {"float": known, "int": known.astype(int), "bool": known.astype(bool), "unread": unread}[kind]
+    log_probs = log_expit(logits) if predictions == "presence" else log_softmax(logits, axis=1)
     at = SINGLE[single]
     calls = [
         lambda: evaluate(log_probs, y, at),
@@ -468,7 +469,6 @@ def test_tables_of_findings_with_a_prevalence_of_classes_are_refused(single: str
         lambda: roc_curve(log_probs, y, prevalence=at),
         lambda: reliability_curve(log_probs, y, at),
         lambda: rl.check(log_probs, y, at),
-        lambda: rl.check(nn.Identity(), (logits, y), at),
     ]
     if single == "classes" or predictions == "presence":
         calls.append(lambda: estimate_prevalence(log_probs, at, held_out=(log_probs, y)))
@@ -479,7 +479,7 @@ def test_tables_of_findings_with_a_prevalence_of_classes_are_refused(single: str
 @pytest.mark.parametrize("prevalence", [PREVALENCE, dict(zip(NAMES, RATES, strict=True))], ids=["prevalence", "dict"])
 def test_functions_of_one_finding_say_how_to_select_it(prevalence: object) -> None:
     logits, y = findings()
-    log_probs = logsigmoid(logits)
+    log_probs = log_expit(logits)
     calls = [
         lambda: compare(log_probs, log_probs, y, prevalence),  # type: ignore[arg-type]
         lambda: roc_curve(log_probs, y, prevalence=prevalence),  # type: ignore[arg-type]
@@ -511,17 +511,18 @@ def test_functions_of_one_finding_say_how_to_select_it(prevalence: object) -> No
 )
 def test_predictions_and_labels_that_are_not_of_these_findings_are_refused(change: object, message: str) -> None:
     logits, y = findings()
-    log_probs, target = change(logsigmoid(logits), y)  # type: ignore[operator]
+    log_probs, target = change(log_expit(logits), y)  # type: ignore[operator]
     for call in (evaluate, rl.check):
         assert_refused(lambda call=call: call(log_probs, target, PREVALENCE), message)  # type: ignore[misc]
 
 
 def test_models_that_are_not_of_these_findings_are_refused() -> None:
+    nn = pytest.importorskip("torch").nn
     logits, y = findings()
     with pytest.raises(ValueError, match="a logit for each of 3 findings"):
-        rl.check(nn.Linear(3, 2).astype(float), (logits, y), PREVALENCE)
+        rl.check(nn.Linear(3, 2).double(), (logits, y), PREVALENCE)
     with pytest.raises(ValueError, match=r"multi-label.*got Categorical"):
-        rl.check(nn.Linear(3, 3).astype(float), (logits, y), PREVALENCE, likelihood=rl.Categorical(2))
-    calibration = rl.shift.fit_calibration(*read_rows(logsigmoid(logits), y, 0)[:2])
+        rl.check(nn.Linear(3, 3).double(), (logits, y), PREVALENCE, likelihood=rl.Categorical(2))
+    calibration = rl.shift.fit_calibration(*read_rows(log_expit(logits), y, 0)[:2])
     with pytest.raises(ValueError, match="one for all"):
-        estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration=calibration)
+        estimate_prevalence(log_expit(logits), PREVALENCE, calibration=calibration)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelled import PHI, assert_covers, normals, predictions, weights
 from draws import assert_refused, population, unchecked_types
+from labelled import PHI, assert_covers, normals, predictions, weights
 
 import rightloss as rl
 from rightloss.metrics import OperatingPoint, evaluate, operating_point
@@ -44,7 +44,7 @@ def test_no_other_threshold_reaches_it_with_fewer_alarms_or_more_cases(k: int, d
     log_probs, y = predictions(300, k, decimals=decimals)
     pi = population(k, 5)
     given: dict[str, Any] = {} if k == 2 else {"positive": 1}
-    p, weight, own = log_probs[:, 1].exp(), weights(y, pi), y == 1
+    p, weight, own = np.exp(log_probs[:, 1]), weights(y, pi), y == 1
     cuts = np.append(np.unique(p.round(12)), 2.0) - 1e-9
     recall = np.array([weight[own & (p >= cut)].sum() / weight[own].sum() for cut in cuts])
     specificity = np.array([weight[~own & (p < cut)].sum() / weight[~own].sum() for cut in cuts])
@@ -92,7 +92,7 @@ def test_an_uncertain_prevalence_and_groups_widen_the_intervals() -> None:
     unsure = operating_point(log_probs, y, rl.Prevalence.beta(2.0, 18.0), recall=0.8)
     assert unsure.threshold == plain.threshold
     assert width(unsure) > 1.5 * width(plain)
-    tripled = operating_point(log_probs.repeat(3, 1), y.repeat(3), 0.1, recall=0.8, groups=np.arange(400).repeat(3))
+    tripled = operating_point(np.tile(log_probs, (3, 1)), np.tile(y, 3), 0.1, recall=0.8, groups=np.tile(np.arange(400), 3))
     assert width(tripled) == pytest.approx(width(plain), rel=0.1)
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_reached_or_is_asked_twice_is_refused() -> None:
     assert_refused(lambda: operating_point(log_probs, y, 0.05, alarms=0), "above 0")
     assert_refused(lambda: operating_point(log_probs, y, 0.05, alarms=3, people=math.nan), "`people`")
     assert_refused(lambda: operating_point(log_probs, y, 0.05, threshold=2.0), "threshold")
-    certain = np.array([[-math.inf, 0.0]]).repeat(100, 1)
+    certain = np.tile([-math.inf, 0.0], (100, 1))
     assert_refused(lambda: operating_point(certain, y, 0.05, alarms=3), "certain")
     assert_refused(lambda: operating_point(certain, y, 0.05, specificity=0.9), "certain")
     log_probs, y = predictions(100, 3)

@@ -12,9 +12,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from draws import SEED, assert_refused
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from draws import assert_refused, stream
 
 from rightloss.metrics import plots
 from rightloss.metrics.calibration import reliability_curve
@@ -31,7 +31,7 @@ RATES = [0.3, 0.01]
 @cache
 def screened(rate: float, seed: int = 0, per_class: int = 300) -> tuple[np.ndarray, np.ndarray]:
     truth = TwoGaussians(positive=rate)
-    x, y = truth.sample(per_class, stream(seed).initial_seed())
+    x, y = truth.sample(per_class, 1000 * SEED + seed)
     return truth.log_probs(x), y
 
 
@@ -49,7 +49,7 @@ PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], Callable[[Any], 
     ),
     "predictive values": (
         plots.plot_predictive_values,
-        cache(lambda rate, seed=0: predictive_value_curve(*screened(rate, seed), tpr=0.8)),
+        cache(lambda rate, seed=0: predictive_value_curve(*screened(rate, seed), threshold=rate)),
         lambda curve: [(curve.prevalence, curve.ppv), (curve.prevalence, curve.npv)],
     ),
     "reliability": (
@@ -232,7 +232,7 @@ def test_error_bars_are_the_limits() -> None:
 
 def test_a_bin_without_the_class_is_drawn_at_a_logarithmic_axis() -> None:
     p = np.array([0.001] * 50 + [0.02] * 50)
-    curve = reliability_curve(np.stack([1 - p, p], 1).log(), [0] * 70 + [1] * 30, 0.01, 2, width="equal-mass")
+    curve = reliability_curve(np.log(np.stack([1 - p, p], 1)), [0] * 70 + [1] * 30, 0.01, 2, width="equal-mass")
     assert curve.observed[0] == 0 < curve.observed[1]
     ax = plots.plot_reliability(curve)
     drawn = np.asarray(ax.containers[0].lines[0].get_ydata())  # type: ignore[attr-defined]
@@ -324,7 +324,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "another curve": (lambda: plots.plot_roc(HISTOGRAM), "a RocCurve.*but got ProbabilityHistogram: "),  # type: ignore[arg-type]
     "one wrong among them": (lambda: plots.plot_reliability({"a": HISTOGRAM}), "a ReliabilityCurve.*but got Prob"),  # type: ignore[dict-item]
     "nothing": (lambda: plots.plot_decision_curve({}), "a DecisionCurve.*but got an empty dict"),
-    "a tensor": (lambda: plots.plot_precision_recall(np.ones(3)), "PrecisionRecallCurve.*but got np.ndarray"),  # type: ignore[arg-type]
+    "an array": (lambda: plots.plot_precision_recall(np.ones(3)), "PrecisionRecallCurve.*but got ndarray"),  # type: ignore[arg-type]
     "names that read alike": (
         lambda: plots.plot_roc({1: roc_curve(*screened(0.3)), "1": roc_curve(*screened(0.3, 1))}),  # type: ignore[dict-item]
         r"names .*but got \['1'\] twice: ",

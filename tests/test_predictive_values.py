@@ -7,25 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelled import assert_covers, normals, predictions, true_rates, weights
 from draws import assert_refused, population, stream, unchecked_types
+from labelled import assert_covers, normals, predictions, true_rates, weights
+from scipy.special import log_softmax
 
 from rightloss.metrics.decisions import decide
-from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
+from rightloss.metrics.predictive_values import decision_curve, operating_point, predictive_value_curve
 from rightloss.prevalence import Prevalence
 
 
 class TestPredictiveValues:
     def test_prevalences_can_come_in_a_tensor_with_gradient(self) -> None:
-        grid = np.array([0.25, 0.125], requires_grad=True)
+        torch = pytest.importorskip("torch")
+        grid = torch.tensor([0.25, 0.125], requires_grad=True)
         found = predictive_value_curve(*predictions(100, 2), threshold=0.4, prevalences=grid)
         assert found.prevalence.tolist() == [0.125, 0.25]
 
     def test_follow_from_counts_by_bayes_rule(self) -> None:
         log_probs, labels = predictions(500, 2)
         found = predictive_value_curve(log_probs, labels, threshold=0.4, prevalences=[0.3, 0.01])
-        called = (log_probs[:, 1].exp() >= 0.4)
-        y = labels
+        called, y = np.exp(log_probs[:, 1]) >= 0.4, labels
         tpr, tnr = called[y == 1].mean(), 1 - called[y == 0].mean()
         assert found.prevalence.tolist() == [0.01, 0.3]
         for j, pi in enumerate(found.prevalence):
@@ -71,16 +72,13 @@ class TestPredictiveValues:
     def test_at_a_rate_take_the_threshold_that_just_reaches_it(self, share: float, decimals: int | None) -> None:
         log_probs, labels = predictions(401, 2, decimals=decimals)
         odds = log_probs[:, 1] - log_probs[:, 0]
-        cuts = np.concatenate([odds.unique(), np.array([math.inf])]).tolist()
-        rates = [[float((odds[labels == c] >= cut).astype(float).mean()) for c in (0, 1)] for cut in cuts]
-        found = predictive_value_curve(log_probs, labels, tpr=share, prevalences=[0.1])
+        rates = [[(odds[labels == c] >= cut).mean() for c in (0, 1)] for cut in np.append(np.unique(odds), math.inf)]
+        found = operating_point(log_probs, labels, 0.1, recall=share)
         best = max(j for j, (_, tpr) in enumerate(rates) if tpr >= share)
-        assert found.true_positive_rate.tolist() == [pytest.approx(rates[best][1])]
-        assert found.true_negative_rate.tolist() == [pytest.approx(1 - rates[best][0])]
-        found = predictive_value_curve(log_probs, labels, tnr=share, prevalences=[0.1])
+        assert (found.recall.value, found.specificity.value) == pytest.approx((rates[best][1], 1 - rates[best][0]))
+        found = operating_point(log_probs, labels, 0.1, specificity=share)
         best = min(j for j, (fpr, _) in enumerate(rates) if 1 - fpr >= share)
-        assert found.true_positive_rate.tolist() == [pytest.approx(rates[best][1])]
-        assert found.true_negative_rate.tolist() == [pytest.approx(1 - rates[best][0])]
+        assert (found.recall.value, found.specificity.value) == pytest.approx((rates[best][1], 1 - rates[best][0]))
 
     @pytest.mark.long
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -89,28 +87,29 @@ class TestPredictiveValues:
     def test_at_a_rate_equal_those_at_its_threshold(self, k: int, decimals: int | None, dtype: Any) -> None:
         log_probs, labels = predictions(400, k, decimals=decimals)
         given, pi = log_probs.astype(dtype), population(k)
-        options: dict[str, Any] = {"prevalences": [0.1], "from_": pi, "positive": 1}
         for share in (0.05, 0.5, 0.9, 0.999):
-            for rate in ("tpr", "tnr"):
-                found = predictive_value_curve(given, labels, **{**options, rate: share})
-                again = predictive_value_curve(given, labels, threshold=found.threshold[0], **options)
-                for name in ("true_positive_rate", "true_negative_rate", "ppv", "npv"):
-                    np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
-                reached = found.true_positive_rate if rate == "tpr" else found.true_negative_rate
-                assert reached[0] >= share - 1e-12
+            for rate in ("recall", "specificity"):
+                found = operating_point(given, labels, pi, positive=1, **{rate: share})
+                assert getattr(found, rate).value >= share - 1e-12
+                again = predictive_value_curve(
+                    given, labels, threshold=found.threshold, prevalences=[pi[1]], from_=pi, positive=1
+                )
+                reached = (again.true_positive_rate[0], again.true_negative_rate[0], again.ppv[0], again.npv[0])
+                asked = (found.recall.value, found.specificity.value, found.ppv.value, found.npv.value)
+                assert asked == pytest.approx(reached, rel=1e-12, nan_ok=True)
                 if k == 2:
-                    called = decide(given, threshold=found.threshold[0])
-                    assert float(called[labels == 1].astype(float).mean()) == pytest.approx(found.true_positive_rate[0])
-                    assert float(called[labels == 0].astype(float).mean()) == pytest.approx(1 - found.true_negative_rate[0])
+                    called = decide(given, threshold=found.threshold)
+                    assert called[labels == 1].mean() == pytest.approx(found.recall.value)
+                    assert called[labels == 0].mean() == pytest.approx(1 - found.specificity.value)
 
     def test_at_a_rate_keep_to_thresholds_that_a_float_holds(self) -> None:
         log_probs = np.array([[0.0, -900.0], [0.0, -800.0], [math.log(0.5)] * 2, [-math.inf, 0.0]])
-        found = predictive_value_curve(log_probs, [0, 1, 0, 1], tpr=0.5, prevalences=[0.1])
-        assert found.true_positive_rate == 0.5
-        assert 0.5 < found.threshold[0] < 1
+        found = operating_point(log_probs, [0, 1, 0, 1], 0.1, recall=0.5)
+        assert found.recall.value == 0.5
+        assert 0.5 < found.threshold < 1
         assert_refused(
-            lambda: predictive_value_curve(log_probs, [0, 1, 0, 1], tpr=0.9, prevalences=[0.1]),
-            "`tpr` of 0.9, but .* certain of another class than 1: ",
+            lambda: operating_point(log_probs, [0, 1, 0, 1], 0.1, recall=0.9),
+            "`recall` of 0.9, but .* certain, of another class than 1: ",
         )
 
     @pytest.mark.parametrize("k", [2, 3])
@@ -125,16 +124,16 @@ class TestPredictiveValues:
 
     def test_at_a_rate_take_a_threshold_between_predictions(self) -> None:
         p = np.array([0.1, 0.4, 0.4, 0.4, 0.4, 0.9])
-        found = predictive_value_curve(np.log(np.stack([1 - p, p], 1)), [0, 0, 0, 0, 1, 1], tnr=0.9, prevalences=[0.1])
-        assert found.true_negative_rate == 1
-        assert 0.45 < found.threshold[0] < 0.85
-        top = predictive_value_curve(np.log(np.stack([1 - p, p], 1)), [1, 0, 0, 0, 1, 0], tnr=0.9, prevalences=[0.1])
-        assert 0.9 < top.threshold[0] < 1
-        assert top.true_negative_rate == 1
+        found = operating_point(np.log(np.stack([1 - p, p], 1)), [0, 0, 0, 0, 1, 1], 0.1, specificity=0.9)
+        assert found.specificity.value == 1
+        assert 0.45 < found.threshold < 0.85
+        top = operating_point(np.log(np.stack([1 - p, p], 1)), [1, 0, 0, 0, 1, 0], 0.1, specificity=0.9)
+        assert 0.9 < top.threshold < 1
+        assert top.specificity.value == 1
 
     def test_retargeted_move_even_those_whose_probability_rounds_to_1(self) -> None:
         logits = np.array([[0.0, 0.0, 20.0], [0.0, 0.0, 30.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-        given = log_softmax(logits, axis=1)
+        given = log_softmax(logits.astype(np.float32), axis=1)
         assert given[:2, 2].tolist() == [0, 0]
         found = predictive_value_curve(
             given, [2, 2, 1, 0], threshold=0.5, prevalences=[1e-10], retarget=True, from_=[0.25, 0.25, 0.5], positive=2
@@ -150,8 +149,8 @@ class TestPredictiveValues:
         for percent in range(1, 100):
             t = percent / 100
             found = predictive_value_curve(log_probs, labels, threshold=t, prevalences=[0.5])
-            called = decide(log_probs, threshold=t).astype(float)
-            assert int(called.sum()) == 100 - percent
+            called = decide(log_probs, threshold=t)
+            assert called.sum() == 100 - percent
             assert found.true_positive_rate.tolist() == [pytest.approx(float(called[labels == 1].mean()))]
 
     def test_where_nobody_is_called_positive_there_is_no_ppv(self) -> None:
@@ -195,13 +194,12 @@ class TestDecisionCurve:
     def test_is_what_counting_gives(self) -> None:
         log_probs, labels = predictions(300, 2)
         found = decision_curve(log_probs, labels, 0.05, thresholds=[0.5, 0.02, 0.2])
-        p, y = log_probs[:, 1].exp(), labels
+        p, y = np.exp(log_probs[:, 1]), labels
         for j, t in enumerate([0.02, 0.2, 0.5]):
             helped = 0.05 * np.mean(p[y == 1] >= t)
             bothered = 0.95 * np.mean(p[y == 0] >= t)
             assert math.isclose(found.net_benefit[j], helped - bothered * t / (1 - t), rel_tol=1e-12)
             assert math.isclose(found.treat_all[j], 0.05 - 0.95 * t / (1 - t), rel_tol=1e-12)
-        assert found.treat_none.tolist() == [0, 0, 0]
 
     def test_is_the_gain_of_the_decisions_in_the_costs_of_the_threshold(self) -> None:
         log_probs, labels = predictions(300, 2)

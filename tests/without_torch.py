@@ -30,5 +30,5 @@ def _imported(tree: ast.Module) -> list[str]:
 def _is_torch(name: str) -> bool:
     first, _, rest = name.partition(".")
     if first == "rightloss":
-        return rest.partition(".")[0] in TORCH_HALF
+        return rest.partition(".")[0] in TORCH_HALF and not rest.startswith("study.toy.population.")
     return first in {"torch", "jaxtyping", "ISLP"} or needs_torch(first)

@@ -72,7 +72,7 @@ def held_out_set(held_out: Any, num_classes: int | None = None, groups: Any = No
             "pass the predictions of the same model on labelled data, and the labels."
         )
     given = array_of(held_out[0], "held_out log_probs")
-    table = log_prob_table(rows_of(given), num_classes, "held_out log_probs").astype(np.float64, copy=False)
+    table = np.ascontiguousarray(log_prob_table(rows_of(given), num_classes, "held_out log_probs"), np.float64)
     labels = array_of(held_out[1], "held_out labels")
     labels = labels.astype(np.int64) if labels.dtype == bool and table.shape[1] == 2 else labels
     expected = (len(given), *given.shape[2:])

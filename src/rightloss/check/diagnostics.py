@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from scipy.special import log_softmax, ndtr, ndtri
-from scipy.stats import binomtest
 
 from ..arrays import log_prob_table, multiply_classes, rows_of
 from ..metrics.calibration import fit_recalibration, score_influence
@@ -157,6 +156,8 @@ class Evidence:
 
 def label_mix(seen: Evidence) -> Diagnosis:
     """Test whether the class frequencies of the labels are ρ."""
+    from scipy.stats import binomtest  # 0.3 s, which other functions need not wait for
+
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
     plain = seen.is_simple or (seen.sample.weighted and seen.sample.groups is None)  # weights do not change the counts
     if plain:

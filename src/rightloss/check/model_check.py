@@ -36,7 +36,7 @@ from .diagnostics import CheckRow
 def check(model: Any, data: Any, prevalence: MultilabelPrevalence, **options: Any) -> ChecksByFinding: ...
 @overload
 def check(model: Any, data: Any, prevalence: Prevalence, **options: Any) -> Check: ...
-def check(
+def check(  # type: ignore[misc]  # the options of both are these
     model: Any,
     data: Any,
     prevalence: Prevalence | MultilabelPrevalence,
@@ -256,7 +256,7 @@ class Predictor:
         return found.detach().cpu() if is_tensor(found) else found
 
     def predicted(self, x: Any, labels: np.ndarray | None) -> Predictions:
-        return self.model(x)  # type: ignore[no-any-return]
+        return self.model(x)
 
 
 def _predictor(model: Any, prevalence: Any, likelihood: Any, batch_size: int) -> Predictor:

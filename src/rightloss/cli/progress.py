@@ -49,7 +49,11 @@ def progress(things: str) -> Iterator[Show]:
             last = time.monotonic()
             left = bar.tasks[task].time_remaining
             text = words if left is None else f"{timedelta(seconds=round(left))} left"
-            print(f"{done if isinstance(done, int) else round(done, 1):,} of {total:,} {things}; {text}", file=sys.stderr, flush=True)
+            print(
+                f"{done if isinstance(done, int) else round(done, 1):,} of {total:,} {things}; {text}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     with bar:
         yield show

@@ -169,7 +169,7 @@ class Recalibration:
         return log_likelihood, score, np.stack(curvature)
 
 
-def symmetric(triangle: Float64[np.ndarray, t *b]) -> Float64[np.ndarray, "p p *b"]:
+def symmetric(triangle: Float64[np.ndarray, t * b]) -> Float64[np.ndarray, "p p *b"]:
     """Return symmetric matrices from their upper triangles, by row."""
     size = math.isqrt(2 * len(triangle))
     upper = np.triu_indices(size)

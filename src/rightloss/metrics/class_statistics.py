@@ -44,7 +44,7 @@ class Ranking:
     run: Int64[np.ndarray, " m"] | None
     starts: Int64[np.ndarray, " r"] | None
 
-    def below(self, mass: Float64[np.ndarray, m *b]) -> Float64[np.ndarray, m *b]:
+    def below(self, mass: Float64[np.ndarray, m * b]) -> Float64[np.ndarray, m * b]:
         """Return, for each position, the mass at lower scores plus half of that at equal scores."""
         reached = mass.cumsum(0)
         if self.run is None or self.starts is None:

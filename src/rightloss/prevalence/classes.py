@@ -5,6 +5,7 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -246,6 +247,17 @@ class Prevalence:
     @property
     def evidence(self) -> float:
         """κ."""
+        return self._evidence
+
+    def evidence_for(self, num_data: int | None, reference: Any = None) -> float:
+        """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
+        warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
+        return self._evidence
+
+    @property
+    def given_evidence(self) -> float:
+        """`evidence`. Deprecated."""
+        warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
         return self._evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:

@@ -55,7 +55,7 @@ _BLURRED = 1e6  # condition number above which classes cannot be distinguished
 def estimate_prevalence(log_probs: Stream, sampling: FindingMix, **options: Any) -> ByFinding[PrevalenceEstimate]: ...
 @overload
 def estimate_prevalence(log_probs: Stream, sampling: Frequencies | Prevalence, **options: Any) -> PrevalenceEstimate: ...
-def estimate_prevalence(
+def estimate_prevalence(  # type: ignore[misc]  # the options of both are these
     log_probs: Stream,
     sampling: Frequencies | Prevalence | FindingMix,
     *,
@@ -363,7 +363,7 @@ def _added_variance(
 
 def _independent_examples(calibration: Calibration | None, clusters: np.ndarray | None) -> float:
     """Return the smaller of the held-out examples of the rarest class and the groups: what the added variance is from."""
-    counts = math.inf if calibration is None else float(np.min(calibration.counts))
+    counts = math.inf if calibration is None else float(np.asarray(calibration.counts).min())
     return counts if clusters is None else min(counts, float(clusters.max()) + 1)
 
 
@@ -466,4 +466,4 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) 
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
             "or use method='em' on calibrated predictions."
         )
-    return kind or calibration
+    return calibration if isinstance(calibration, Calibration) else kind  # type: ignore[return-value]

@@ -86,7 +86,7 @@ def label_shift_test(log_probs: Predictions, held_out: Any, sampling: FindingMix
 def label_shift_test(
     log_probs: Predictions, held_out: Any, sampling: Frequencies | Prevalence | None = None, **options: Any
 ) -> LabelShiftTest: ...
-def label_shift_test(
+def label_shift_test(  # type: ignore[misc]  # the options of both are these
     log_probs: Predictions,
     held_out: tuple[Predictions, Numbers] | list[Any],
     sampling: Frequencies | Prevalence | FindingMix | None = None,

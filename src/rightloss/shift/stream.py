@@ -88,7 +88,7 @@ class PredictionStream:
             if not self._checked:
                 log_prob_table(rows, self.num_classes, "log_probs" if seen == 0 else f"log_probs[{seen}:]")
             seen += len(rows)
-            yield array_of(rows, "log_probs").astype(np.float64, copy=False)
+            yield np.ascontiguousarray(array_of(rows, "log_probs"), np.float64)
 
     def _stream(self) -> Iterator[Any]:
         if self._waiting is not None:

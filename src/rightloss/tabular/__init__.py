@@ -1,6 +1,10 @@
-"""Models of tables (CSV, Parquet): read and inspect a table, and fit a model at the population's prevalence."""
+"""Models of tables (CSV, Parquet): read and inspect a table, and fit a model at the population's prevalence.
+
+What fits a model is imported on first use, so that a model predicts without it.
+"""
 
 import importlib.util
+from typing import TYPE_CHECKING, Any
 
 from ..extras import install
 
@@ -12,7 +16,6 @@ from .encode import ColumnSpec as ColumnSpec
 from .encode import column_specs as column_specs
 from .findings import Finding as Finding
 from .findings import TableWarning as TableWarning
-from .fit import fit_table as fit_table
 from .folder import check_destination as check_destination
 from .folder import load_model as load_model
 from .inspect import ClassReport as ClassReport
@@ -24,4 +27,20 @@ from .model import TableModel as TableModel
 from .read import TableStream as TableStream
 from .read import open_table as open_table
 from .read import read_table as read_table
-from .unlabelled import UnlabelledReport as UnlabelledReport
+
+if TYPE_CHECKING:
+    from .fit import fit_table as fit_table
+    from .unlabelled import UnlabelledReport as UnlabelledReport
+
+_LATER = {"fit_table": "fit", "UnlabelledReport": "unlabelled"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -32,13 +32,14 @@ from ..atomic_files import check_writable, umask
 from ..calibration import Calibration
 from ..extras import install
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
-from .candidates import correction_of, fold_corrections
 from .encode import ColumnSpec
 from .findings import Finding
 from .labels import MOST_CLASSES, Label
 from .model import FoldModels, HeldOutPredictions, TableModel
 from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
-from .unlabelled import UnlabelledReport
+
+if TYPE_CHECKING:
+    from .unlabelled import UnlabelledReport
 
 FORMAT, VERSION = "rightloss.table-model", 2
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
@@ -308,7 +309,7 @@ def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: P
         correction=None,
         rows=_checked(facts["rows"], int),
         findings=[_record(Finding, each) for each in facts["findings"]],
-        unlabelled=None if facts.get("unlabelled") is None else _record(UnlabelledReport, facts["unlabelled"]),
+        unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"]),
         odds_ratios=None if ratios is None else ratios.astype(dict.fromkeys(_ODDS_RATIOS[3:], np.float64)),
     )
     if model.fitted is None:
@@ -325,10 +326,18 @@ def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: P
     )
 
 
+def _unlabelled(facts: Any) -> UnlabelledReport:
+    from .unlabelled import UnlabelledReport
+
+    return _record(UnlabelledReport, facts)
+
+
 def _of_version_1(
     model: TableModel, kind: str, stored: _Stored, predictions: tuple[np.ndarray, np.ndarray] | None
 ) -> tuple[Calibration, list[Calibration]]:
     """Return the correction of an older model, and of its folds: the closed form, or an affine one without shrinkage."""
+    from .candidates import correction_of, fold_corrections
+
     method, rho, codes = {"affine": "affine", "closed form": "closed_form"}[kind], model.sampling, model.held_out.target
     found = correction_of("closed_form", codes, codes, rho)
     if method == "affine":

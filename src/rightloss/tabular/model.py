@@ -21,12 +21,12 @@ from ..sklearn.population import Population
 from .encode import ColumnSpec, check_columns
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
-from .limits import limits_cover, risk_limits
 from .pipelines import Pipeline, by_fold
-from .unlabelled import UnlabelledReport
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+    from .unlabelled import UnlabelledReport
 
 _BLOCK = 100_000  # rows encoded at a time
 
@@ -222,10 +222,14 @@ class TableModel:
         Raises:
             ValueError: the model was saved by version 0.2.0, without the models of the folds.
         """
+        from .limits import risk_limits
+
         return risk_limits(self, frame, self.population if population is None else self.prevalence_of(population), level)
 
     def limits_cover(self, population: Population | None = None) -> str:
         """Return in words what `predict_limits` allows for at a population."""
+        from .limits import limits_cover
+
         return limits_cover(self, self.population if population is None else self.prevalence_of(population))
 
     def prevalence_of(self, population: Population) -> Prevalence:

@@ -16,11 +16,12 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from ..extras import install
-from ..sklearn.folds import GivenRows, Split, splits_of
 from .encode import ColumnSpec, boosting_matrix, linear_matrix
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+    from ..sklearn.folds import GivenRows, Split
 
 PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
 _NEWTON = 100  # coefficients up to which Newton's method is fastest
@@ -60,6 +61,8 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
         Each of five parts of the rows is left out, or the first if there are many rows. If a class has too few rows for that,
         the setting stays.
         """
+        from ..sklearn.folds import splits_of
+
         chosen, factors = stratified_rows(rows.labels, self.most_to_tune, seed=0)
         some = rows.take(chosen)
         some = replace(some, weights=some.weights * factors)
