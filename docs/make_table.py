@@ -53,8 +53,8 @@ classes it is `a=0.9,b=0.09,c=0.01`. [Unknown?](#share-unknown) Leave it out.
 
 {fit}
 
-Several models are compared by cross-validation, and the best one is kept, or a simpler one that is as good. The folder holds the model, without pickle,
-and `report.html`: one page, shown above, that works offline.
+Several models are compared by cross-validation, and the best one is kept, or a simpler one that is as good.
+The folder holds the model, without pickle, and `report.html`: one page, shown above, that works offline.
 
 ## 3. Predict
 

@@ -272,7 +272,8 @@ class TestHeldOut:
         weights = np.where(np.arange(400) % 7, 1.0, 0.0)
         model = corrected(balanced(), 0.1, cv=4).fit(X, y, sample_weight=weights, groups=np.arange(400))
         found, kept = model.held_out_, weights > 0
-        assert found is not None and found.groups is not None
+        assert found is not None
+        assert found.groups is not None
         np.testing.assert_array_equal(found.labels, y[kept])
         assert len(np.unique(found.groups)) == kept.sum()
         score = sum(pi * found.log_probs[found.labels == k, k].mean() for k, pi in enumerate(model.population_))
@@ -282,7 +283,8 @@ class TestHeldOut:
     def test_a_fixed_method_and_smoothing_are_kept_too(self) -> None:
         X, y = rows(200, 0.3, 0)
         plain, smoothed = (corrected(balanced(), 0.1, method="affine", smoothing=each).fit(X, y) for each in (False, True))
-        assert plain.held_out_ is not None and smoothed.held_out_ is not None
+        assert plain.held_out_ is not None
+        assert smoothed.held_out_ is not None
         expected = smooth_likelihoods(plain.held_out_.log_probs, plain.population_, np.bincount(y))
         np.testing.assert_allclose(smoothed.held_out_.log_probs, expected)
         assert np.abs(plain.held_out_.log_probs - plain.predict_log_proba(X)).max() > 1e-3

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 from scipy.linalg import solve_triangular
 
 from ..arrays import checked_level
@@ -70,7 +70,7 @@ def _limits(
     log_probs: np.ndarray, replicates: list[np.ndarray], model: TableModel, to: Prevalence, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of predictions (n, k), from those of the replicates."""
-    reach = stats.norm.isf((1 - level) / 2)
+    reach = -float(special.ndtri((1 - level) / 2))
     logit, gradient = _class_logits(log_probs)
     alpha, k = to.concentration, len(model.classes_)
     spread = _mix_covariance(model) if is_own_mix(model, to) else np.zeros((k - 1, k - 1))
@@ -84,7 +84,7 @@ def _limits(
         variance *= len(model.held_out.target) / model.rows  # the folds may be of some rows only
         total = np.maximum(variance + of_mix, np.finfo(float).tiny)
         freedom = (count - 1) * (total / np.maximum(variance, 1e-12 * total)) ** 2  # Satterthwaite's
-        errors = np.sqrt(total) * stats.t.isf((1 - level) / 2, freedom) / reach
+        errors = np.sqrt(total) * special.stdtrit(freedom, (1 + level) / 2) / reach
     if alpha is not None and k == 2:
         return _with_survey(logit[:, 1], errors[:, 1], BetaLogOdds(*alpha.tolist()[::-1]), level)
     return special.expit(logit - reach * errors), special.expit(logit + reach * errors)
@@ -194,7 +194,7 @@ def odds_ratios(table: LabelledTable, classes: Sequence[object], level: float = 
     if covariance is None:
         return None, ["no odds ratios, since the rows do not determine them."]
     error = np.sqrt(np.diag(covariance)).reshape(len(coefficients), -1)
-    reach = float(stats.norm.isf((1 - level) / 2))
+    reach = -float(special.ndtri((1 - level) / 2))
     found = []
     for k, label in enumerate(classes[1:]):
         for change, middle, s in zip(changes, coefficients[k], error[k], strict=False):  # errors have the intercept, too

@@ -276,14 +276,13 @@ class LinearWithUnlabelled(LinearPipeline):
     def held_out(self, some: ComparedRows) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
         """Return predictions at ρ of labelled and unlabelled rows, from models trained on neither."""
         rows, numbers = some.given(self), np.arange(len(self.others)) % len(some.splits)
-        k = self.prevalence.num_classes
-        tables = np.empty((len(rows.y), k)), np.empty((len(self.others), k))
+        first, second = (np.empty((count, self.prevalence.num_classes)) for count in (len(rows.y), len(self.others)))
         for fold, (train, test) in enumerate(some.splits):
             own = numbers == fold
             fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], self.C)
             fitted.fit(rows.X[train], rows.y[train], rows.weights[train])
-            tables[0][test], tables[1][own] = (fitted.predict_log_proba(each) for each in (rows.X[test], self.others[own]))
-        return tables
+            first[test], second[own] = (fitted.predict_log_proba(each) for each in (rows.X[test], self.others[own]))
+        return first, second
 
 
 def mean_findings(
