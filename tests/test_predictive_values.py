@@ -89,8 +89,8 @@ class TestPredictiveValues:
         given, pi = log_probs.astype(dtype), population(k)
         for share in (0.05, 0.5, 0.9, 0.999):
             for rate in ("recall", "specificity"):
-                asked: dict[str, Any] = {rate: share}
-                found = operating_point(given, labels, pi, positive=1, **asked)
+                option: dict[str, Any] = {rate: share}
+                found = operating_point(given, labels, pi, positive=1, **option)
                 assert getattr(found, rate).value >= share - 1e-12
                 again = predictive_value_curve(
                     given, labels, threshold=found.threshold, prevalences=[pi[1]], from_=pi, positive=1

@@ -100,7 +100,7 @@ class InfluenceSum:
         squares, cubes, fourths = self.sums, self.cubes, self.fourths
         if self.design.clusters is not None:
             centred = self.sums - (np.bincount(strata, self.sums) / np.maximum(sizes, 1))[strata]
-            squares = np.bincount(strata, centred**2)
+            squares = np.bincount(strata, centred**2).astype(np.float64)
             cubes, fourths = float((centred**3).sum()), float((centred**4).sum())
         # n/(n − 1) within each stratum; a stratum of one has no variance
         variance = float((sizes / np.maximum(sizes - 1, 1)) @ squares)

@@ -215,8 +215,9 @@ def predictive_value_curve(
     value, low, high = with_limits(both, counts, population, found.positive, level, stream)
     limits = np.stack([value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)])
     ppv, npv = np.split(limits, 2, axis=1)
-    rates = (np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
-    return PredictiveValueCurve(grid, *ppv, *npv, *rates, level, found.positive)
+    rates: Any = tuple(np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
+    curves: Any = (*ppv, *npv, *rates)
+    return PredictiveValueCurve(grid, *curves, level, found.positive)
 
 
 def decision_curve(

@@ -124,7 +124,7 @@ def smooth_calibration_curve(
     error = ndtri((1 + level) / 2) * np.hypot(error, _spread_of_odds(found, stream))
     band = (expit(value), expit(value - error), expit(value + error))
     certain = int((~np.isfinite(found.odds)).sum())
-    rest = (*_distances(seen, spline), *_where(seen), certain, found.rate, level, found.positive)
+    rest: Any = (*_distances(seen, spline), *_where(seen), certain, found.rate, level, found.positive)
     return SmoothCalibrationCurve(points, *band, *rest)
 
 
