@@ -21,6 +21,9 @@ from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shar
 from .sample import IGNORED, Mix, Numbers, Predictions, as_prevalence, refuse_findings
 
 
+_CURVES = ("ppv", "ppv_low", "ppv_high", "npv", "npv_low", "npv_high", "true_positive_rate", "true_negative_rate", "threshold")
+
+
 @dataclass(frozen=True)
 class PredictiveValueCurve:
     """PPV and NPV as functions of the prevalence, with pointwise limits. See `predictive_value_curve`.
@@ -215,9 +218,9 @@ def predictive_value_curve(
     value, low, high = with_limits(both, counts, population, found.positive, level, stream)
     limits = np.stack([value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)])
     ppv, npv = np.split(limits, 2, axis=1)
-    rates: Any = tuple(np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
-    curves: Any = (*ppv, *npv, *rates)
-    return PredictiveValueCurve(grid, *curves, level, found.positive)
+    called = tuple(np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
+    curves: dict[str, Any] = dict(zip(_CURVES, (*ppv, *npv, *called), strict=True))
+    return PredictiveValueCurve(prevalence=grid, **curves, level=level, positive=found.positive)
 
 
 def decision_curve(
