@@ -367,6 +367,6 @@ def finish(ax: Axes, place: str, x: str, y: str) -> Axes:
     where: dict[str, Any] = {"loc": place}
     if place == "above":
         where = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2 if max(map(len, texts)) < 24 else 1}
-    look = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none", "handlelength": 2.6, "columnspacing": 1.2}
+    look: dict[str, Any] = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none", "handlelength": 2.6, "columnspacing": 1.2}
     ax.legend(handles, texts, borderaxespad=0.3, **look, **where)
     return ax
