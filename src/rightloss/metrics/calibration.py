@@ -112,7 +112,7 @@ def reliability_curve(
     # of lower predictions, plus half of that of equal ones
     share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
-    weight = np.bincount(index, weights).astype(np.float64)
+    weight: Array = np.bincount(index, weights).astype(np.float64)
     predicted = np.bincount(index, weights * found.probability) / weight
 
     def observed(own: Array, rest: Array, pi: Array) -> Array:

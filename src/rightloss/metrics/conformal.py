@@ -51,7 +51,7 @@ class ConformalSets:
         >>> log_probs = -np.logaddexp(0, np.stack([2 * x, -2 * x], 1))
         >>> sets = ConformalSets.fit(log_probs[:100], y[:100], prevalence=0.1, level=0.9)
         >>> sets.predict(log_probs[100:103]).tolist()
-        [[True, False], [True, True], [True, True]]
+        [[True, True], [False, True], [True, True]]
     """
 
     thresholds: Float64[np.ndarray, " k"]

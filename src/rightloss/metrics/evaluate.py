@@ -91,7 +91,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
         >>> log_probs = -np.logaddexp(0, np.stack([2 * x, -2 * x], 1))  # from a balanced training set
         >>> found = evaluate(log_probs, y, prevalence=0.01, threshold=0.9)
         >>> print(f"PPV {found.ppv.value:.3f} ({found.ppv.low:.3f} to {found.ppv.high:.3f})")
-        PPV 0.052 (0.029 to 0.102)
+        PPV 0.044 (0.026 to 0.076)
     """
     options = checked_options(intervals, level, draws, bins, generator)
     findings = by_name(prevalence)

@@ -97,7 +97,8 @@ class InfluenceSum:
         """Return the standard error, the acceleration and the effective sample size."""
         strata = self.design.strata
         sizes = np.bincount(strata)
-        squares, cubes, fourths = self.sums, self.cubes, self.fourths
+        squares: np.ndarray = self.sums
+        cubes, fourths = self.cubes, self.fourths
         if self.design.clusters is not None:
             centred = self.sums - (np.bincount(strata, self.sums) / np.maximum(sizes, 1))[strata]
             squares = np.bincount(strata, centred**2).astype(np.float64)
