@@ -5,10 +5,11 @@ Stage: a model, a path → a table in parts; a function, parts → its results, 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -46,7 +47,7 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
     require("ray")
     from ..ray_cluster import connected
 
-    with connected(address) as ray:
+    with connected(address) as ray, redirect_stdout(sys.stderr):  # Ray prints there what happens to workers
         yield partial(_on_ray, ray)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -101,12 +101,13 @@ def predict(
         mix = None if population is None else parse_population(population)
         with quiet_exit():
             from ..tabular import load_model
+        printed = sys.stdout.buffer
         with warnings_on_stderr(), engine_of(engine, address) as each:
             fitted = load_model(model)
             check_threshold(threshold, len(fitted.classes_))
             table = open_for(fitted, data, encoding, each)
             kept = kept_columns(table.columns, keep, fitted, level is not None)
-            changed, sums = _predict(fitted, table, kept, mix, threshold, level, out, each)
+            changed, sums = _predict(fitted, table, kept, mix, threshold, level, out or printed, each)
         for column, cells in changed.items():
             text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
             print(f"rightloss: warning: {text}", file=sys.stderr)
@@ -141,7 +142,7 @@ def _predict(
     population: Parsed | None,
     threshold: float | None,
     level: float | None,
-    out: Path | None,
+    out: Path | BinaryIO,
     each: Each,
 ) -> tuple[Counter[str], np.ndarray]:
     """Predict a table and write it, chunk by chunk; return the cells that got an apostrophe, and the sums of probabilities."""
@@ -159,7 +160,7 @@ def _predict(
 
     names = list(dict.fromkeys([*kept, *(spec.name for spec in used(model))]))
     types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(model)).type}
-    file = FileFormat.of(out, predicted(table.empty(names)), types)
+    file = FileFormat.of(out if isinstance(out, Path) else None, predicted(table.empty(names)), types)
     changed, sums = file.changed_names(), np.zeros(len(model.classes_))
     with file.written(out) as write:
         for rows, more, chunk_sums in over_chunks(each, table, names, content, used(model)):

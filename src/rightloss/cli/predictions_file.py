@@ -8,12 +8,11 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from ..atomic_files import check_writable, whole_path
 from .errors import require
@@ -87,20 +86,16 @@ class FileFormat(NamedTuple):
         return text.encode(), changed
 
     @contextmanager
-    def written(self, path: Path | None) -> Iterator[Callable[[Any], Any]]:
-        """Yield a function that writes the content of chunks; the file appears when the block ends, whole or not at all.
-
-        Without a path, it prints them.
-        """
+    def written(self, to: Path | BinaryIO) -> Iterator[Callable[[Any], Any]]:
+        """Yield a function that writes the content of chunks; a file appears when the block ends, whole or not at all."""
         names = [_safe(name) for name in self.empty.columns]
         head = self.empty.set_axis(names, axis=1).to_csv(index=False, sep=self.delimiter, quoting=_quoting(self.empty)).encode()
-        if path is None:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(head)
-            yield sys.stdout.buffer.write
-            sys.stdout.buffer.flush()
+        if not isinstance(to, Path):
+            to.write(head)
+            yield to.write
+            to.flush()
             return
-        with whole_path(path) as temporary:
+        with whole_path(to) as temporary:
             if self.schema is not None:
                 import pyarrow.parquet as pq
 
