@@ -121,6 +121,7 @@ def test_an_error_that_stops_a_study_gives_one_line(
     error: BaseException, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy, "run_toy", failing_with(error))
+    monkeypatch.setattr("sys.argv", ["rightloss", "study"])
     result = invoke("study", "toy", "--out", str(tmp_path))
     assert result.exit_code == code
     assert message in result.stderr

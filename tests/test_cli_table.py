@@ -256,7 +256,7 @@ def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Pa
     for row in model.comparison.to_dict("records"):
         assert row["candidate"] in printed
     assert printed.count(" ✓ ") == 1
-    assert "\n✓ is kept" in printed
+    assert "\n✓ is the model that is kept" in printed
     assert "Cross-validated at the population 0.01 (yes)" in printed
     assert (folder / "model" / "report.html").read_text().startswith("<!doctype html>")
     assert next_command(printed)[:2] == ["predict", str(folder / "model")]
