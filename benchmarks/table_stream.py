@@ -1,7 +1,7 @@
 """Measure time and peak memory of `rightloss predict` and `prevalence` on a table of 20,000,000 rows and 5 columns.
 
-The same rows as one CSV file, one Parquet file, and a folder of 40 Parquet files. The folder is predicted in one process, and by
-a Ray on this machine of which a worker is killed on the way: the files must be the same to the bit. Writes table_stream.md.
+The same rows as one CSV file, one Parquet file, and a folder of 40 Parquet files. The folder is predicted in one process, and
+by a Ray on this machine of which a worker is killed on the way: the files must be the same to the bit. Writes table_stream.md.
 `RIGHTLOSS_ROWS=200000` makes it quick.
 """
 

@@ -157,7 +157,7 @@ def test_the_readmes_model_predicts_the_prevalence_and_cross_entropy_would_not()
         return value
 
     optimizer.step(loss)
-    assert (prevalence.weights[y] * model(x).softmax(1)[:, 1]).mean() > 20 * 0.001
+    assert (torch.tensor(prevalence.weights)[y] * model(x).softmax(1)[:, 1]).mean() > 20 * 0.001
 
 
 def test_the_readmes_figures_are_those_of_the_results_page() -> None:

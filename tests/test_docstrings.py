@@ -20,7 +20,11 @@ def public(module: str) -> dict[str, Any]:
     """The functions and classes that users import from `module`."""
     found = importlib.import_module(f"rightloss.{module}".rstrip("."))
     names = getattr(found, "__all__", None) or [name for name in dir(found) if not name.startswith("_")]
-    members = {name: getattr(found, name) for name in names}
+    members = {
+        name: getattr(found, name)
+        for name in names
+        if HAS_TORCH or name not in ("PrevalenceLayer", "InformationGainMLPClassifier")
+    }
     return {
         name: member
         for name, member in members.items()

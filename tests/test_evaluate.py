@@ -145,6 +145,7 @@ def test_calibration_slope_maximises_the_weighted_likelihood(make: Callable[[], 
 
 @pytest.mark.long
 def test_the_true_model_has_the_closed_forms_figures() -> None:
+    pytest.importorskip("torch")  # the likelihood of the ratings
     for world, per_class in ((TwoGaussians(0.01), 20_000), (FiveRatings(), 8_000)):
         x, y = world.sample(per_class, 5)
         found = evaluate(world.log_probs(x), y, world.prevalence, intervals="analytic", level=0.999)
