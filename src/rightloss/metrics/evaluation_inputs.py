@@ -182,13 +182,16 @@ def influences(models: Sequence[EvaluationInputs], keys: Sequence[Key]) -> tuple
     design = models[0].design
     sums = [InfluenceSum(design) for _ in keys]
     where = design.strata if design.clusters is None else design.clusters
-    ranked = {number for number, each in enumerate(gradients[0].each) if "areas" in each}
+    ranked = {number: each["areas"].tobytes() for number, each in enumerate(gradients[0].each) if "areas" in each}
+    same_areas = {gradient: number for number, gradient in ranked.items()}  # with two classes both areas are one
     for same in zip(*(blocks(model.sample, model.spec) for model in models), strict=True):
         added = _difference([each.of_block(block) for each, block in zip(gradients, same, strict=True)])
-        for number in set(range(len(keys))) - ranked:
+        for number in set(range(len(keys))) - ranked.keys():
             sums[number].add(where[same[0].entries], added[number])
-    for number in ranked:
+    for number in same_areas.values():
         sums[number].add(where, _difference([each.of_areas(number) for each in gradients]))
+    for number, gradient in ranked.items():
+        sums[number] = sums[same_areas[gradient]]
     classes = {key: sorted(set().union(*(each.classes(number) for each in gradients))) for number, key in enumerate(keys)}
     return {key: each.summary() for key, each in zip(keys, sums, strict=True)}, classes
 

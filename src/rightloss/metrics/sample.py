@@ -85,10 +85,14 @@ class Sample:
 
     def by_class(self) -> Iterator[tuple[int, Int64[np.ndarray, " m"]]]:
         """Yield the entries of each class, in blocks."""
-        order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
-        size, ends = max(_NUMBERS // self.num_classes, 1024), np.bincount(self.labels, minlength=self.num_classes).cumsum()
-        for c, own in enumerate(np.split(order, ends[:-1])):
+        size = max(_NUMBERS // self.num_classes, 1024)
+        for c, own in enumerate(self._entries_by_class):
             yield from ((c, own[start : start + size]) for start in range(0, len(own), size))
+
+    @cached_property
+    def _entries_by_class(self) -> list[Int64[np.ndarray, " m"]]:
+        order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
+        return np.split(order, np.bincount(self.labels, minlength=self.num_classes).cumsum()[:-1])
 
     def columns(self, entries: slice | Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "k m"]:
         """Return the predictions of some entries, a row per class."""
