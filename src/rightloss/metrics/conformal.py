@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..arrays import as_given, checked_choice, checked_level, fields_as_given, log_prob_table, row_blocks
-from .sample import Mix, Numbers, Predictions, labelled_sample, refuse_findings
+from .sample import Mix, Numbers, Predictions, labelled_sample
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -89,16 +89,15 @@ class ConformalSets:
                 "Expected `prevalence`, the population in which the sets will be used, but got none: give it, or use "
                 "per_class=True, with a level that holds at any prevalence."
             )
-        refuse_findings(prevalence)
-        classes = log_prob_table(log_probs).shape[1]
-        sample = labelled_sample(log_probs, labels, np.full(classes, 1 / classes) if prevalence is None else prevalence)
+        log_prob_table(log_probs)  # raises for a map
+        sample = labelled_sample(log_probs, labels, prevalence)
         sample.require_every_class("conformal sets")
         own = sample.per_entry(_scores(sample.log_probs, score))[np.arange(len(sample.labels)), sample.labels]
         mix = sample.prevalence.population
         share = mix if per_class else np.ones_like(mix)
         mass = level * (share + mix / sample.totals) * (1 - 1e-12)  # rounding counts as reached
         thresholds = np.empty_like(mass)
-        for c in range(classes):
+        for c in range(sample.num_classes):
             among = sample.labels == c if per_class else slice(None)
             thresholds[c] = _quantile(own[among], sample.population_weights[among], mass[c])
         unbounded, few = np.isinf(thresholds), mass > share

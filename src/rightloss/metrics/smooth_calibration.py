@@ -21,7 +21,7 @@ from ..arrays import checked_level, random_generator
 from ..solve import Minimum, Quadratic, minimise
 from .intervals import design_of
 from .one_vs_rest import Array, Scores, expit, logit, scores, shares_of
-from .sample import IGNORED, Mix, Numbers, Predictions
+from .sample import IGNORED, Mix, Numbers, Predictions, checked_int
 
 # quantiles of the knots, by Harrell
 _PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
@@ -189,10 +189,9 @@ class _Spline:
 
 def _knots(seen: _Regression, given: int | None) -> Array:
     """Return knots at quantiles of the log-odds, with equal weight for both sides; two knots give a line."""
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
-        raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out for the default.")
     fewer = round(float(seen.sides.min()), 6)
-    number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
+    number = 3 if fewer < 30 else 4 if fewer < 100 else 5
+    number = number if given is None else checked_int(given, "knots", 2, 5)
     return np.unique(_weighted_quantiles(seen.odds, seen.counts / seen.sides[seen.side], _PLACES.get(number, (0.1, 0.9))))
 
 
