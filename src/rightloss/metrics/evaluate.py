@@ -124,7 +124,8 @@ def _evaluation(
     limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, generator)
     figures = {name: _figure(inputs, limits, name) for name in FIGURES}
     counts, population = (tuple(each.tolist()) for each in (sample.totals, sample.prevalence.population))
-    return Evaluation(figures, level, how, counts, population, _cost_unit(costs, threshold))
+    unit = "an error costs 1" if threshold is None else "a miss costs 1"
+    return Evaluation(figures, level, how, counts, population, unit if costs is None else "units of `costs`")
 
 
 def _named(threshold: Any, names: list[str]) -> Any:
@@ -165,12 +166,6 @@ def _remarks(found: Mapping[str, Evaluation]) -> list[str]:
     return [f"* {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in said.items()]
 
 
-def _cost_unit(costs: Numbers | None, threshold: float | None) -> str:
-    if costs is not None:
-        return "units of `costs`"
-    return "an error costs 1" if threshold is None else "a miss costs 1"
-
-
 def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:
     by_class, classes = None, range(inputs.sample.num_classes)
     if any((name, j) in inputs.quantities for j in classes):
@@ -181,13 +176,11 @@ def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name:
 def _single_figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], key: Key) -> Figure:
     if key not in inputs.quantities:
         return Figure(math.nan, reason=inputs.reasons[key[0]])
-    if key[0] in ("expected_log_likelihood", "skill") and inputs.impossible:
-        return Figure(-math.inf, reason=f"{inputs.impossible} example(s) were given probability 0")
     value = inputs.values[key]
-    if key not in limits:
-        return Figure(value)
-    low, high, reason = limits[key]
-    return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
+    if value == -math.inf:
+        return Figure(value, reason=f"{inputs.impossible} example(s) were given probability 0")
+    low, high, reason = limits.get(key, ConfidenceLimits(math.nan, math.nan))
+    return Figure(value, min(low, value), max(high, value), reason)  # NaN stays, being first
 
 
 def _interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:

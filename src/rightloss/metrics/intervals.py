@@ -84,8 +84,8 @@ class InfluenceSum:
         self.cubes = self.fourths = 0.0
         self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 
-    def add(self, where: Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
-        """Add influences, of entries of these clusters, or without clusters of these strata."""
+    def add(self, entries: slice | Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
+        """Add the influences of some entries."""
         largest = float(np.abs(contributions).max())
         if largest > self.unit:
             ratio, self.unit = self.unit / largest, largest
@@ -98,7 +98,8 @@ class InfluenceSum:
             each, once = each * each, each
             self.cubes += float(each @ once)
             self.fourths += float(each @ each)
-        self.sums += np.bincount(where, each, len(self.sums))
+        where = self.design.strata if self.design.clusters is None else self.design.clusters
+        self.sums += np.bincount(where[entries], each, len(self.sums))
 
     def summary(self) -> Influence:
         """Return the standard error, the acceleration and the effective sample size."""

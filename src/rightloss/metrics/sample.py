@@ -129,9 +129,9 @@ def labelled_sample(
 ) -> Sample:
     """Check predictions and labels, and return a `Sample`; a dense map has a row per cell.
 
-    The arguments are those of `evaluate`; a `prevalence` of None means equal classes. Rows without a vote are ignored. For a dense
-    map `groups` are those of the images; by default each image is a group, because neighbouring cells are correlated. `weights`
-    of rows are relative to others of the same class, for rows of a table.
+    The arguments are those of `evaluate`; a `prevalence` of None means equal classes. Rows without a vote are ignored. For a
+    dense map `groups` are those of the images; by default each image is a group, because neighbouring cells are correlated.
+    `weights` of rows are relative to others of the same class, for rows of a table.
     """
     refuse_findings(prevalence)
     given = array_or_tensor(log_probs, "log_probs")
