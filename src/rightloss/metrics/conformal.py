@@ -82,8 +82,8 @@ class ConformalSets:
                 "Expected `prevalence`, the population in which the sets will be used, but got none: give it, or use "
                 "per_class=True, with a level that holds at any prevalence."
             )
-        log_prob_table(log_probs)  # raises for a map
         sample = labelled_sample(log_probs, labels, prevalence)
+        log_prob_table(log_probs)  # refuses a map
         sample.require_every_class("conformal sets")
         own, mix = -sample.own_log_probs, sample.prevalence.population
         share = mix if per_class else np.ones_like(mix)

@@ -18,7 +18,7 @@ from scipy.special import logit as logit
 
 from ..arrays import array_of, array_or_tensor, logsumexp
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample, refuse_findings, refuse_multi_hot
 
 Array = NDArray[np.float64]
 
@@ -136,8 +136,10 @@ def scores(
     The arguments are those of `evaluate`; `prevalence` may be None if there are two classes and `purpose`, text for an error
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
-    shape = array_or_tensor(log_probs, "log_probs").shape
-    chosen = positive_class(positive, shape[1]) if len(shape) > 1 and shape[1] > 1 else 0  # no table is refused next
+    given = array_or_tensor(log_probs, "log_probs")
+    refuse_findings(prevalence)
+    refuse_multi_hot(target, given)
+    chosen = positive_class(positive, given.shape[1]) if given.ndim > 1 and given.shape[1] > 1 else 0  # refused next
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
     classes = sample.num_classes
     if prevalence is None and classes > 2:
