@@ -95,7 +95,7 @@ def plot_predictive_values(
         for value in values:
             lines = [getattr(curve, f"{value}{end}") for end in ("", "_low", "_high")]
             style = line_style(i, len(curve.prevalence), hollow=value == "npv")
-            _draw_band(ax, curve.prevalence, *lines, label(name, value.upper(), ", "), style)
+            _draw_band(ax, curve.prevalence, lines, label(name, value.upper(), ", "), style)
     log_shares(ax, "x", *_ends([curve.prevalence for curve in given.values()]))
     shares(ax, "y")
     return finish(ax, "above", f"Prevalence ({_who(positive_name, given)})", "Share of calls that are right")
@@ -144,7 +144,8 @@ def plot_smooth_calibration(
     ax.plot([low, high], [low, high], **faint("as predicted"))
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.predicted))
-        _draw_band(ax, curve.predicted, curve.observed, curve.low, curve.high, label(name, f"ICI {curve.ici:.2g}"), style)
+        lines = [curve.observed, curve.low, curve.high]
+        _draw_band(ax, curve.predicted, lines, label(name, f"ICI {curve.ici:.2g}"), style)
         base, height = 0.08, 0.07 / float(curve.share.max())  # of the histograms, as fractions of the axes
         for top in base + height * np.array([[-1], [1]]) * curve.share:
             filling = {"fill": True, "color": style["color"], "alpha": 0.35}
@@ -170,7 +171,7 @@ def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.threshold))
         lines = [1000 * each for each in (curve.net_benefit, curve.low, curve.high)]
-        _draw_band(ax, curve.threshold, *lines, label(name, "by the predictions", None), style)
+        _draw_band(ax, curve.threshold, lines, label(name, "by the predictions", None), style)
     ends = _ends([curve.threshold for curve in given.values()])
     ax.set(xlim=ends, ylim=(-0.15 * top, 1.1 * top))
     if min(curve.prevalence for curve in given.values()) < _RARE:
@@ -216,8 +217,9 @@ def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
     return f"class {next(iter(curves.values())).positive}" if positive_name is None else positive_name
 
 
-def _draw_band(ax: Axes, x: Array, y: Array, low: Array, high: Array, text: str, style: dict[str, Any]) -> None:
+def _draw_band(ax: Axes, x: Array, lines: list[Array], text: str, style: dict[str, Any]) -> None:
     """Draw a line, and its limits as a transparent band."""
+    y, low, high = lines
     ax.fill_between(x, low, high, where=~np.isnan(y), color=style["color"], alpha=0.15, linewidth=0)
     ax.plot(x, y, label=text, **style)
 

@@ -128,8 +128,11 @@ def smooth_calibration_curve(
     certain = int((~np.isfinite(found.odds)).sum())
     predicted = np.exp(found.sample.per_entry(found.sample.log_probs[:, found.positive]).astype(np.float64))
     distance, weights = np.abs(expit(spline.at(seen.odds)[0]) - predicted), found.sample.population_weights
-    distances = float(weights @ distance), *_weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
-    return SmoothCalibrationCurve(points, *band, *distances, *_histogram(seen), certain, found.rate, level, found.positive)
+    ici, (e50, e90) = float(weights @ distance), _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
+    edges, share = _histogram(seen)
+    return SmoothCalibrationCurve(
+        points, *band, ici, e50, e90, edges, share, certain, prevalence=found.rate, level=level, positive=found.positive
+    )
 
 
 @dataclass(frozen=True)
