@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from report import folder, peak_extra_bytes, table
+from scipy.special import log_expit, log_softmax
 from sklearn import metrics as sk
-from torch import Tensor
 
 from rightloss.metrics import evaluate
 
@@ -25,21 +23,22 @@ SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
 TIMES = 3
 
 
-def predictions(n: int, k: int) -> tuple[Tensor, Tensor]:
+def predictions(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return float64 log-probabilities and labels; with two classes, one in ten is in class 1."""
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     if k > 2:
-        y = torch.randint(k, (n,), generator=generator)
-        return F.log_softmax(torch.randn(n, k, generator=generator).double() + 2 * F.one_hot(y, k), 1), y
-    y = (torch.rand(n, generator=generator) < 0.1).long()
-    odds = torch.randn(n, generator=generator, dtype=torch.float64) + 2 * y - 4
-    return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1), y
+        y = generator.integers(k, size=n)
+        logits = generator.standard_normal((n, k))
+        logits[np.arange(n), y] += 2
+        return log_softmax(logits, 1), y
+    y = (generator.random(n) < 0.1).astype(np.int64)
+    odds = generator.standard_normal(n) + 2 * y - 4
+    return np.stack([log_expit(-odds), log_expit(odds)], 1), y
 
 
-def scikit_learn(log_probs: Tensor, y: Tensor) -> None:
+def scikit_learn(log_probs: np.ndarray, labels: np.ndarray) -> None:
     """Compute the same point values with scikit-learn, where it has them."""
-    labels, p = y.numpy(), log_probs[:, 1].exp().numpy()
-    share = labels.mean()
+    p, share = np.exp(log_probs[:, 1]), labels.mean()
     weights = np.where(labels == 1, PREVALENCE / share, (1 - PREVALENCE) / (1 - share))
     decided = p >= 0.5
     sk.log_loss(labels, p, sample_weight=weights)
@@ -66,7 +65,7 @@ def main() -> None:
         prevalence: float | list[float] = PREVALENCE if k == 2 else [1 / k] * k
         found = evaluate(log_probs, y, prevalence)  # also warms up: one-time setup is not timed
 
-        def ours(data: tuple[Tensor, Tensor] = (log_probs, y), at: float | list[float] = prevalence) -> object:
+        def ours(data: tuple[np.ndarray, np.ndarray] = (log_probs, y), at: float | list[float] = prevalence) -> object:
             return evaluate(*data, at)
 
         own = seconds(ours)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from draws import assert_refused, population, stream, unchecked_types
 from scipy.special import log_softmax
 
-from rightloss.metrics.conformal import ConformalSets, _scores
+from rightloss.metrics.conformal import ConformalSets
 from rightloss.prevalence import Prevalence
 
 # Trained and calibrated in one mix, used in another: (calibration counts, population).
@@ -73,12 +73,6 @@ class TestCoverage:
             assert_level(each)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("k", SHIFTS)
-    def test_of_sets_by_the_mass_down_to_the_class_is_at_least_the_level(self, k: int) -> None:
-        total = coverages(k, SHIFTS[k][1], draws=50, score="aps")[:, 0]
-        assert float(total.mean()) >= 0.9 - 3 * float(total.std()) / 50**0.5
-
-    @pytest.mark.long
     def test_at_an_uncertain_prevalence_is_the_level_on_average(self) -> None:
         uncertain = Prevalence.dirichlet(20 * np.array(SHIFTS[5][1]))
         each = coverages(5, uncertain)[:, 1:]
@@ -120,21 +114,6 @@ class TestThresholds:
         found = ConformalSets.fit(log_probs, labels, [150 / 199, 49 / 199]).thresholds
         assert found.tolist() == [own[math.ceil(200 * Fraction("0.9")) - 1]] * 2
 
-    def test_of_aps_are_of_the_mass_down_to_the_class(self) -> None:
-        p = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.25, 0.6, 0.15]])
-        with pytest.warns(UserWarning, match=r"class\(es\) \[0, 1, 2\]"):
-            sets = ConformalSets.fit(np.log(p), [0, 1, 2], [1 / 3] * 3, level=0.9, score="aps")
-        assert bool(sets.predict(np.log(p)).all())
-        sets = ConformalSets.fit(np.log(p), [0, 1, 2], [1 / 3] * 3, level=0.5, score="aps")  # scores 0.5, 0.9, 1
-        np.testing.assert_allclose(sets.thresholds, [0.9] * 3, rtol=1e-12)
-        assert sets.predict(np.log(p)).tolist() == [[True, True, False], [False, True, True], [True, True, False]]
-
-    def test_of_aps_hold_the_last_class_where_all_are_needed(self) -> None:
-        log_probs = log_softmax(stream(1).normal(size=(500, 5)), axis=1)
-        assert float(np.exp(log_probs).sum(1).min()) < float(np.exp(log_probs).sum(1).max())
-        sets = ConformalSets.fit(log_probs, log_probs.argmin(1), [0.2] * 5, level=0.5, score="aps")  # always wrong
-        assert bool(sets.predict(log_probs).all())
-
     def test_soft_votes_are_as_many_readers_as_vote(self) -> None:
         log_probs, _ = people([40, 40], 0)
         readers = stream(3).integers(2, size=(80, 4))
@@ -157,44 +136,24 @@ class TestSets:
         assert bool(sets.predict(log_probs)[:, 0].all())
         assert not bool(sets.predict(log_probs)[:, 1].all())
 
-    @pytest.mark.parametrize("score", ["lac", "aps"])
-    def test_grow_with_the_level(self, score: Literal["lac", "aps"]) -> None:
+    def test_grow_with_the_level(self) -> None:
         log_probs, labels = people([200] * 5, 0)
-        low, high = (ConformalSets.fit(log_probs, labels, SHIFTS[5][1], level=a, score=score) for a in (0.6, 0.9))
+        low, high = (ConformalSets.fit(log_probs, labels, SHIFTS[5][1], level=a) for a in (0.6, 0.9))
         small, large = low.predict(log_probs), high.predict(log_probs)
         assert bool((small <= large).all())
         assert large.sum(1).mean() > small.sum(1).mean() + 0.2
 
-    @pytest.mark.parametrize("score", ["lac", "aps"])
-    def test_come_in_the_kind_given(self, score: Literal["lac", "aps"]) -> None:
+    def test_come_in_the_kind_given(self) -> None:
         torch = pytest.importorskip("torch")
         log_probs, labels = people([50] * 5, 0)
-        found = ConformalSets.fit(log_probs, labels, SHIFTS[5][1], score=score).predict(log_probs)
+        found = ConformalSets.fit(log_probs, labels, SHIFTS[5][1]).predict(log_probs)
         assert isinstance(found, np.ndarray)
         assert found.dtype == np.bool_
         tensors = torch.from_numpy(log_probs), torch.from_numpy(labels)
-        sets = ConformalSets.fit(*tensors, SHIFTS[5][1], score=score)
+        sets = ConformalSets.fit(*tensors, SHIFTS[5][1])
         assert isinstance(sets.thresholds, torch.Tensor)
         assert torch.equal(sets.predict(tensors[0]), torch.from_numpy(found))
         np.testing.assert_array_equal(sets.predict(log_probs), found)
-
-    def test_do_not_depend_on_how_many_rows_come_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        log_probs, labels = people([50] * 5, 0)
-        sets = ConformalSets.fit(log_probs, labels, SHIFTS[5][1], score="aps")
-        whole = sets.predict(log_probs)
-        monkeypatch.setattr("rightloss.metrics.conformal._ENTRIES", 35)
-        assert np.array_equal(sets.predict(log_probs), whole)
-
-    def test_of_a_tie_are_all_of_it_or_none(self) -> None:
-        p = np.array([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4], [0.4, 0.3, 0.15, 0.15]])
-        assert _scores(np.log(p), "aps").tolist() == [
-            pytest.approx([1, 1, 1, 1]),
-            pytest.approx([1, 0.8, 1, 0.8]),
-            pytest.approx([0.4, 0.7, 1, 1]),
-        ]
-        half = np.log(2 * p[:1, :2])
-        sets = ConformalSets.fit(np.tile(half, (40, 1)), np.arange(40) % 2, 0.5, level=0.45, score="aps")
-        assert sets.predict(half).tolist() == [[True, True]]
 
     def test_are_everything_where_the_truth_is_too_often_ruled_out_and_that_is_said(self) -> None:
         certain = np.array([[0.0, -math.inf]] * 50 + [[-math.inf, 0.0]] * 50)
@@ -217,7 +176,6 @@ class TestSets:
 P, Y = people([20, 20], 0)
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no population": (lambda: ConformalSets.fit(P, Y), "`prevalence`.*but got none: .*per_class=True"),
-    "another score": (lambda: ConformalSets.fit(P, Y, 0.1, score="raps"), "lac.*aps.*but got 'raps'"),  # type: ignore[arg-type]
     "a level in per cent": (lambda: ConformalSets.fit(P, Y, 0.1, level=90), "`level` .*but got 90"),
     "a class without examples": (lambda: ConformalSets.fit(P, Y * 0, 0.1), r"every class for conformal.*\[1\] have none"),
     "logits": (lambda: ConformalSets.fit(P + 1, Y, 0.1), "log-probabilities"),

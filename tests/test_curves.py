@@ -323,7 +323,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no bins": (lambda: reliability_curve(P2, Y2, 0.1, bins=0), "`bins` .*at least 1, but got 0"),
     "another width": (lambda: reliability_curve(P2, Y2, 0.1, width="equal"), "equal-mass.*but got 'equal'"),  # type: ignore[arg-type]
     "another scale": (lambda: probability_histogram(P2, Y2, scale="odds"), "log-odds.*but got 'odds'"),  # type: ignore[arg-type]
-    "no bins of a histogram": (lambda: probability_histogram(P2, Y2, 0), "at least one of `bins`, but got 0"),
+    "no bins of a histogram": (lambda: probability_histogram(P2, Y2, 0), "`bins` .*at least 1, but got 0"),
     "falling edges": (lambda: probability_histogram(P2, Y2, [1.0, 0.0]), "rising edges, but got"),
 }
 

@@ -42,7 +42,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "decide": lambda t, y, pi, c: metrics.decide(t, c, abstain_cost=0.4),
     "expected_cost": lambda t, y, pi, c: metrics.expected_cost(t, c, y),
-    "conformal sets": lambda t, y, pi, c: metrics.ConformalSets.fit(t, y, pi, score="aps").predict(t),
+    "conformal sets": lambda t, y, pi, c: metrics.ConformalSets.fit(t, y, pi).predict(t),
 }
 
 

@@ -76,7 +76,7 @@ def test_evaluate_is_that_of_each_finding_over_the_rows_that_were_read(intervals
 
 
 @pytest.mark.long
-def test_thresholds_are_one_for_all_a_list_or_by_name_and_costs_by_name() -> None:
+def test_thresholds_are_one_for_all_or_by_name_and_costs_by_name() -> None:
     logits, y = findings()
     log_probs = log_expit(logits)
 
@@ -84,11 +84,11 @@ def test_thresholds_are_one_for_all_a_list_or_by_name_and_costs_by_name() -> Non
         return [each.tpr.value for each in evaluate(log_probs, y, PREVALENCE, intervals=None, **options).values()]
 
     by_name = dict(zip(reversed(NAMES), [0.2, 0.3, 0.5], strict=True))
-    assert rates(threshold=[0.5, 0.3, 0.2]) == rates(threshold=by_name) != rates(threshold=0.5)
-    assert rates(threshold=[0.2, 0.2, 0.2]) == rates(threshold=0.2)
+    expected = [rates(threshold=each)[number] for number, each in enumerate([0.5, 0.3, 0.2])]
+    assert rates(threshold=by_name) == expected != rates(threshold=0.5)
     assert rates(threshold=0.2) == rates(costs={name: [[0, 0.25], [1, 0]] for name in NAMES})
-    with pytest.raises(ValueError, match="3 findings, but got 2"):
-        rates(threshold=[0.5, 0.3])
+    with pytest.raises(ValueError, match="`threshold` to be one number"):
+        rates(threshold=[0.5, 0.3, 0.2])
     with pytest.raises(ValueError, match="by its name"):
         rates(threshold={"mass": 0.5})
 

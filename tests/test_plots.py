@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rightloss.metrics import plots
 from rightloss.metrics.calibration import reliability_curve
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
-from rightloss.metrics.plots import line_style, one_in, thinned
+from rightloss.metrics.plots import line_style, one_in
 from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
 from rightloss.metrics.smooth_calibration import smooth_calibration_curve
 from rightloss.prevalence import Prevalence
@@ -196,7 +196,6 @@ def test_a_prevalence_over_decades_is_logarithmic_and_in_words() -> None:
 def test_probabilities_of_what_is_rare_are_logarithmic(rate: float, scale: str) -> None:
     for name in ("reliability", "decision curve"):
         assert picture(name, rate, many=False).get_xscale() == scale
-    assert plots.plot_reliability(PLOTS["reliability"][1](rate), log=scale == "linear").get_xscale() != scale
 
 
 @pytest.mark.parametrize(
@@ -257,18 +256,6 @@ def test_a_histogram_shows_each_class_in_per_cent() -> None:
         np.testing.assert_allclose(values, 100 * share)
         np.testing.assert_allclose(edges, HISTOGRAM.edges)
     assert ax.get_xlabel() == "Predicted probability (cancer)"
-
-
-def test_long_lines_are_thinned_by_less_than_can_be_seen() -> None:
-    curve = roc_curve(*screened(0.3, per_class=20_000))
-    x, y = thinned(curve.false_positive_rate, curve.true_positive_rate)
-    assert len(x) < len(curve.threshold) / 5
-    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
-    along = curve.false_positive_rate + curve.true_positive_rate
-    assert np.abs(np.interp(along, x + y, x) - curve.false_positive_rate).max() < 2e-3
-    assert points(plots.plot_roc(curve))[1] == set(zip(x.tolist(), y.tolist(), strict=True))
-    short = np.linspace(0, 1, 100)
-    assert thinned(short, short)[0] is short
 
 
 ONE_POINT: dict[str, Callable[[], Axes]] = {

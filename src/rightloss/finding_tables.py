@@ -299,6 +299,8 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
         2
     """
 
+    _kind = "finding"  # of the names, in messages
+
     def __init__(
         self,
         results: Mapping[str, Result],
@@ -311,7 +313,7 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
 
     def __getitem__(self, finding: str) -> Result:
         if finding not in self._results:
-            raise KeyError(f"there is no finding {finding!r}; there are {', '.join(self._results)}")
+            raise KeyError(f"there is no {self._kind} {finding!r}; there are {', '.join(self._results)}")
         return self._results[finding]
 
     def __iter__(self) -> Iterator[str]:

@@ -138,11 +138,8 @@ class Evidence:
 
     def spread(self, values: np.ndarray, mix: np.ndarray, design: Design | None = None) -> tuple[float, float]:
         """Return the standard error of Σ_c mix_c avg_c(values), and its effective sample size."""
-        labels = self.sample.labels
-        design = design or self.design
-        total = InfluenceSum(design)
-        where = design.strata if design.clusters is None else design.clusters
-        total.add(where, mix[labels] * self.shares * (values - self.by_class(values)[labels]))
+        labels, total = self.sample.labels, InfluenceSum(design or self.design)
+        total.add(slice(None), mix[labels] * self.shares * (values - self.by_class(values)[labels]))
         influence = total.summary()
         return influence.error, influence.effective_size
 
@@ -159,22 +156,17 @@ def label_mix(seen: Evidence) -> Diagnosis:
     from scipy.stats import binomtest  # 0.3 s, which other functions need not wait for
 
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
-    plain = seen.is_simple or (seen.sample.weighted and seen.sample.groups is None)  # weights do not change the counts
-    if plain:
-        tests = [
-            float(binomtest(round(count), round(n), rate).pvalue)
-            for count, rate in zip(seen.sample.totals.tolist(), rho.tolist(), strict=True)
-        ]
+    if seen.is_simple or (seen.sample.weighted and seen.sample.groups is None):  # weights do not change the counts
+        counts = zip(seen.sample.totals.tolist(), rho.tolist(), strict=True)
+        tests = [float(binomtest(round(count), round(n), rate).pvalue) for count, rate in counts]
     else:
         tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
-    return Diagnosis(
-        "label mix",
-        _shown(rho),
+    remedy = (
         "if these are held-out rows that were not drawn as in training, pass sampled=False; else state the mix of the "
-        "training rows, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and train again",
-        min(tests) if len(tests) == 2 else min(1.0, len(tests) * min(tests)),
-        seen=_shown(mix),
+        "training rows, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and train again"
     )
+    smallest = min(tests) if len(tests) == 2 else min(1.0, len(tests) * min(tests))
+    return Diagnosis("label mix", _shown(rho), remedy, smallest, seen=_shown(mix))
 
 
 def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
@@ -271,9 +263,8 @@ def unlabelled_mean(there: np.ndarray, seen: Evidence) -> Diagnosis:
     unknown = np.zeros(len(pi)) if alpha is None else pi * (1 - pi) / (alpha.sum() + 1)
     figures = []
     for k in _classes(len(pi)):
-        gaps = (per_image[:, k] - means[k]) ** 2
-        error = math.sqrt(max(float(gaps.sum()) / max(n * (n - 1), 1), float(least[k])) + float(unknown[k]))
-        weight = float(gaps.sum() ** 2 / max((gaps**2).sum(), 1e-300))
+        error, weight = _spread_of((per_image[:, k] - means[k]) / n)
+        error = math.sqrt(max(error**2, float(least[k])) + float(unknown[k]))
         figures.append((k, float(means[k]), float(pi[k]), max(error, _ROUNDING * float(pi[k])), max(weight, 2.0)))
     remedy = (
         "where the rows above are ok, the classes come at another mix there: estimate_prevalence(unlabelled, "
@@ -360,10 +351,15 @@ def _of_share(seen: Evidence, k: int, rate: float) -> float:
     votes = np.ones(len(sample.labels)) if sample.votes is None else sample.votes
     added = votes * ((sample.labels == k) - value) / votes.sum()
     sums = added if seen.design.clusters is None else np.bincount(seen.design.clusters, added)
-    squares, n = sums**2, len(sums)
-    error = math.sqrt(float(squares.sum()) * n / max(n - 1, 1))
-    weight = float(squares.sum() ** 2 / max((squares**2).sum(), 1e-300))
+    error, weight = _spread_of(sums)
     return p_value(value - rate, max(error, _ROUNDING * rate), weight)
+
+
+def _spread_of(parts: np.ndarray) -> tuple[float, float]:
+    """Return the standard error of a sum of independent parts of mean 0, and its effective sample size."""
+    squares, n = parts**2, len(parts)
+    total = float(squares.sum())
+    return math.sqrt(total * n / max(n - 1, 1)), total**2 / max(float((squares**2).sum()), 1e-300)
 
 
 def _shown(mix: np.ndarray) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -152,9 +151,8 @@ def _tested(sample: Sample, repeats: bool, sampled: bool, squashed: bool | None,
     return Check(tuple(each.row(size) for each in found), level, tuple(sample.totals.tolist()))
 
 
-@dataclass(frozen=True, repr=False)
-class Check:
-    """The result of `check`; print it to see the table.
+class Check(ByFinding[CheckRow]):
+    """The result of `check`: a `CheckRow` by the name of each test; print it to see the table.
 
     Attributes:
         rows: a `CheckRow` for each test.
@@ -169,39 +167,22 @@ class Check:
         (True, '[0.5, 0.5]')
     """
 
-    rows: tuple[CheckRow, ...]
-    level: float
-    num_examples: tuple[float, ...]
+    _kind = "row"
+
+    def __init__(self, rows: tuple[CheckRow, ...], level: float, num_examples: tuple[float, ...]) -> None:
+        self.rows, self.level, self.num_examples = rows, level, num_examples
+        about: dict[str, list[str]] = {}
+        for row in rows:
+            about.setdefault(row.remedy, []).append(row.name)
+        remarks = [f"- {', '.join(names)}: {remedy}" for remedy, names in about.items() if remedy]
+        counts = ", ".join(f"{count:g}" for count in num_examples[:6]) + ", …" * (len(num_examples) > 6)
+        title = f"{_look_at([row.name for row in rows if row.verdict == 'look'])} (examples by class: {counts})"
+        super().__init__({row.name: row for row in rows}, _cells, title, remarks)
 
     @property
     def ok(self) -> bool:
         """Whether no row says "look"."""
         return all(row.verdict != "look" for row in self.rows)
-
-    def __getitem__(self, name: str) -> CheckRow:
-        found = {row.name: row for row in self.rows}
-        if name not in found:
-            raise KeyError(f"there is no row {name!r}; there are {', '.join(found)}")
-        return found[name]
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and strings by row name: `pandas.DataFrame(check.to_dict()).T`."""
-        return {row.name: asdict(row) for row in self.rows}
-
-    def __repr__(self) -> str:
-        return repr(self._table())
-
-    def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
-
-    def _table(self) -> ByFinding[CheckRow]:
-        about: dict[str, list[str]] = {}
-        for row in self.rows:
-            about.setdefault(row.remedy, []).append(row.name)
-        remarks = [f"- {', '.join(names)}: {remedy}" for remedy, names in about.items() if remedy]
-        counts = ", ".join(f"{count:g}" for count in self.num_examples[:6]) + ", …" * (len(self.num_examples) > 6)
-        title = f"{_look_at([row.name for row in self.rows if row.verdict == 'look'])} (examples by class: {counts})"
-        return ByFinding({row.name: row for row in self.rows}, _cells, title, remarks)
 
 
 class ChecksByFinding(ByFinding[Check]):
@@ -251,7 +232,8 @@ class Predictor:
         """Return predictions of x, or of all batches of a loader; `labels` are those of x, if known."""
         data = sys.modules.get("torch.utils.data")
         if data is not None and isinstance(x, data.DataLoader):
-            return _joined([self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x])
+            parts = [self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x]
+            return array_namespace(parts[0]).concat(parts)
         found = array_or_tensor(self.predicted(x, labels), "log_probs")
         return found.detach().cpu() if is_tensor(found) else found
 
@@ -305,11 +287,7 @@ def _predictions(predict: Predictor, data: Any, batch_size: int) -> tuple[Array,
         tables.append(predict(batch[0], batches[-1]))
     if not tables:
         raise ValueError("Expected at least one batch in `data`, but got none: is the loader empty, or used up?")
-    return _joined(tables), np.concatenate(batches), _may_repeat(data, loaders)
-
-
-def _joined(parts: list[Array]) -> Array:
-    return array_namespace(parts[0]).concat(parts)
+    return array_namespace(tables[0]).concat(tables), np.concatenate(batches), _may_repeat(data, loaders)
 
 
 def _copies(table: Array, labels: Any) -> tuple[np.ndarray | None, bool]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .class_statistics import Statistics, make_spec
-from .confidence import Contrast, confidence_limits, value_of
+from .confidence import Contrast, confidence_limits
 from .evaluate import checked_options, square_costs
 from .evaluation_inputs import EvaluationInputs, Key, Quantity, prepare
 from .figures import FIGURES, GRADIENTS, ByFigure, Gradient, table_head
@@ -168,9 +168,8 @@ def compare(
     options = checked_options(intervals, level, draws, bins, generator)
     models = Contrast(tuple(_with_distances(prepare(each, make_spec(each, matrix, options["bins"]))) for each in pair))
     how, level = "analytic" if intervals == "auto" else intervals or "none", options["level"]
-    limits = (
-        {} if how == "none" else confidence_limits(models, how == "bootstrap", level, options["draws"], options["generator"])
-    )
+    by = (how == "bootstrap", level, options["draws"], options["generator"])
+    limits = {} if how == "none" else confidence_limits(models, *by)
     counts, population = (tuple(each.tolist()) for each in (pair[0].totals, pair[0].prevalence.population))
     return Comparison({name: _difference(models, limits, name) for name in FIGURES}, level, how, counts, population)
 
@@ -204,7 +203,7 @@ def _difference(models: Contrast, limits: dict[Key, ConfidenceLimits], name: str
     if reasons:
         a, b = (inputs.values.get(key, math.nan) for inputs in alone.values())
         return Difference(math.nan, a=a, b=b, better=better, reason="; ".join(reasons))
-    (a, b), value = (value_of(inputs, key) for inputs in alone.values()), models.value(key)
+    (a, b), value = (inputs.values[key] for inputs in alone.values()), models.value(key)
     if not math.isfinite(value):
         given = [f"{model} gave probability 0 to {each.impossible}" for model, each in alone.items() if each.impossible]
         verdict = _verdict("higher", value, value)
@@ -212,7 +211,7 @@ def _difference(models: Contrast, limits: dict[Key, ConfidenceLimits], name: str
     if key not in limits:
         return Difference(value, a=a, b=b, better=better)
     low, high, reason = limits[key]
-    low, high = (low, high) if math.isnan(low) else (min(low, value), max(high, value))
+    low, high = min(low, value), max(high, value)  # NaN stays, being first
     decisive = limits[name, _DISTANCE] if better == "nearer" else ConfidenceLimits(low, high)
     return Difference(value, low, high, a, b, better, _verdict(better, decisive.low, decisive.high), reason)
 

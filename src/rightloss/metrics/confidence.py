@@ -59,22 +59,14 @@ class Contrast:
         return [key for key in self.first.quantities if all(key in model.quantities for model in self.models)]
 
     def value(self, key: Key) -> float:
-        """Return a quantity, or the difference by `value_of`."""
-        if not self.is_difference:
-            return self.first.values[key]
-        return float(_subtracted([np.array(value_of(model, key)) for model in self.models]))
+        """Return a quantity, or the difference."""
+        return float(_subtracted([np.array(model.values[key]) for model in self.models]))
 
     def computed(self, statistics: Sequence[Statistics], width: int) -> Float64[np.ndarray, "f b"]:
         """Compute all quantities in each of `width` resamples."""
         pairs = list(zip(self.models, statistics, strict=True))
         rows = [[np.broadcast_to(m.quantities[key].compute(s), width) for m, s in pairs] for key in self.keys]
         return np.stack([_subtracted(row) for row in rows])
-
-
-def value_of(inputs: EvaluationInputs, key: Key) -> float:
-    """Return a quantity of a model; −∞ for the log-likelihood if a true class had probability 0."""
-    infinite = inputs.impossible and key[0] in ("expected_log_likelihood", "skill")
-    return -math.inf if infinite else inputs.values[key]
 
 
 def _subtracted(values: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import as_given, checked_choice, checked_level, fields_as_given, log_prob_table, row_blocks
-from .sample import Mix, Numbers, Predictions, labelled_sample, refuse_findings
+from ..arrays import as_given, checked_level, fields_as_given, log_prob_table
+from .sample import Mix, Numbers, Predictions, labelled_sample
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
-
-_ENTRIES = 1 << 22  # numbers of the table per block
 
 
 @dataclass(frozen=True)
 class ConformalSets:
     """Label-shift conformal sets (Podkopaev & Ramdas 2021, by the weighted quantiles of Tibshirani et al. 2019).
 
-    Class y is in the set of x if its score `s(x, y)` is at most q_y, the smallest q with
+    Class y is in the set of x if its score s(x, y) = −log p(y|x) is at most q_y, the smallest q with
 
         Σ_i w_i 1{s(x_i, y_i) ≤ q}  ≥  level · (1 + w_y),      w_i = π_{y_i} / n_{y_i},   w_y = π_y / n_y,
 
@@ -37,10 +35,8 @@ class ConformalSets:
 
     Attributes:
         thresholds: q `(k,)`; ∞ for a class that is in every set, because it had too few examples, or because the true class had
-            probability 0 more often than the level allows ("lac").
+            probability 0 more often than the level allows.
         level: the guaranteed coverage.
-        score: "lac", −log p(y|x), gives the smallest sets, some of them empty; "aps", the probability of the classes at
-            least as likely as y, spreads the coverage over easy and hard cases.
         per_class: whether the level holds in every class.
 
     Examples:
@@ -56,7 +52,6 @@ class ConformalSets:
 
     thresholds: Float64[np.ndarray, " k"]
     level: float
-    score: Literal["lac", "aps"]
     per_class: bool
 
     @classmethod
@@ -66,7 +61,6 @@ class ConformalSets:
         labels: Numbers,
         prevalence: Mix | None = None,
         level: float = 0.9,
-        score: Literal["lac", "aps"] = "lac",
         per_class: bool = False,
     ) -> ConformalSets:
         """Fit the thresholds to a calibration sample that the model was not trained on.
@@ -80,32 +74,29 @@ class ConformalSets:
                 1. Coverage is linear in π, so the mean of an uncertain π is used, and the level holds on average over π. For a
                 level at every π use `per_class`, which needs no prevalence.
             level: the fraction of people with their class in the set.
-            score: "lac" or "aps".
             per_class: whether the level must hold in every class.
         """
-        level, score = checked_level(level), checked_choice(score, "score", ("lac", "aps"))
+        level = checked_level(level)
         if prevalence is None and not per_class:
             raise ValueError(
                 "Expected `prevalence`, the population in which the sets will be used, but got none: give it, or use "
                 "per_class=True, with a level that holds at any prevalence."
             )
-        refuse_findings(prevalence)
-        classes = log_prob_table(log_probs).shape[1]
-        sample = labelled_sample(log_probs, labels, np.full(classes, 1 / classes) if prevalence is None else prevalence)
+        sample = labelled_sample(log_probs, labels, prevalence)
+        log_prob_table(log_probs)  # refuses a map
         sample.require_every_class("conformal sets")
-        own = sample.per_entry(_scores(sample.log_probs, score))[np.arange(len(sample.labels)), sample.labels]
-        mix = sample.prevalence.population
+        own, mix = -sample.own_log_probs, sample.prevalence.population
         share = mix if per_class else np.ones_like(mix)
         mass = level * (share + mix / sample.totals) * (1 - 1e-12)  # rounding counts as reached
         thresholds = np.empty_like(mass)
-        for c in range(classes):
+        for c in range(sample.num_classes):
             among = sample.labels == c if per_class else slice(None)
             thresholds[c] = _quantile(own[among], sample.population_weights[among], mass[c])
         unbounded, few = np.isinf(thresholds), mass > share
         _warn_of(unbounded & few, f"Too few calibration examples for a level of {level:g}", "calibrate on more of them")
         why = f"The predictions give probability 0 to the true class of too many examples for a level of {level:g}"
         _warn_of(unbounded & ~few, why, "use predictions that rule out less")
-        return fields_as_given(cls(thresholds, level, score, per_class), log_probs)
+        return fields_as_given(cls(thresholds, level, per_class), log_probs)
 
     def predict(self, log_probs: Predictions) -> Any:
         """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor like `log_probs`.
@@ -113,25 +104,8 @@ class ConformalSets:
         Args:
             log_probs: predictions of the same model, with the precision and prevalence of the calibration.
         """
-        table, found = log_prob_table(log_probs, len(self.thresholds)), []
-        for _, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
-            found.append(_scores(block, self.score) <= np.asarray(self.thresholds))
-        return as_given(np.concatenate(found), log_probs)
-
-
-def _scores(log_probs: np.ndarray, score: str) -> Float64[np.ndarray, "n k"]:
-    """Return s(x, y) of every class."""
-    table = log_probs.astype(np.float64)
-    if score == "lac":
-        return -table
-    order = np.argsort(-table, axis=1)
-    ordered = np.take_along_axis(table, order, 1)
-    total = np.exp(ordered).cumsum(1)
-    ends = np.pad(ordered[:, 1:] != ordered[:, :-1], ((0, 0), (0, 1)), constant_values=True)
-    upto = np.minimum.accumulate(np.where(ends, total, np.inf)[:, ::-1], 1)[:, ::-1]  # the end of each tie
-    found = np.empty_like(table)
-    np.put_along_axis(found, order, upto.round(12), 1)  # rounded, so that sums over all classes, which are 1, are equal
-    return found
+        table = log_prob_table(log_probs, len(self.thresholds))
+        return as_given(-table <= np.asarray(self.thresholds), log_probs)
 
 
 def _quantile(scores: np.ndarray, weights: np.ndarray, mass: float) -> float:

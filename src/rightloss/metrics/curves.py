@@ -13,8 +13,8 @@ import numpy as np
 
 from ..arrays import array_of, checked_choice, checked_level
 from .intervals import normal_interval, unseen_share
-from .one_vs_rest import Array, Scores, scores
-from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
+from .one_vs_rest import Array, Scores, positive_class, scores
+from .sample import IGNORED, Mix, Numbers, Predictions, checked_int, labelled_sample
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,10 @@ def probability_histogram(
         >>> probability_histogram(log_probs, y, bins=2).share.tolist()  # a row per true class
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    scale, classes = checked_choice(scale, "scale", ("probability", "log-odds")), num_classes_of(log_probs, target)
-    even = np.full(classes, 1 / classes)
-    found = scores(log_probs, target, even, positive, "a histogram by class", ignore_index=ignore_index)
+    scale = checked_choice(scale, "scale", ("probability", "log-odds"))
+    sample = labelled_sample(log_probs, target, None, ignore_index=ignore_index)
+    sample.require_every_class("a histogram by class")
+    found = Scores(sample, positive_class(positive, sample.num_classes))
     values = found.to_bin if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
@@ -238,14 +239,12 @@ def _area_limits(found: Scores, fpr: Array, tpr: Array, auc: float, level: float
 
 def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
-        if bins < 1:
-            raise ValueError(f"Expected at least one of `bins`, but got {bins}: such as 30.")
-        low, high = 0.0, 1.0
+        low, high, number = 0.0, 1.0, checked_int(bins, "bins", 1)
         if scale == "log-odds":
             finite = values[np.isfinite(values)]
             low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
             low, high = (low, high) if low < high else (low - 1, high + 1)
-        return np.linspace(low, high, int(bins) + 1)
+        return np.linspace(low, high, number + 1)
     edges = array_of(bins, "bins").astype(np.float64)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")

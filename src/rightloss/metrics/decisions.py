@@ -60,15 +60,22 @@ def best_decisions(
 ) -> Int64[np.ndarray, " n"]:
     """Return the decisions of `decide`, from checked log-probabilities and costs."""
     plain = abstain_cost is None and np.array_equal(costs, 1 - np.eye(table.shape[1]))
-    log_regret = None if plain else _log_regret(costs, abstain_cost)
+    log_regret = np.zeros((1, 0)) if plain else _log_regret(costs, abstain_cost)
+    reach = np.abs(log_regret[np.isfinite(log_regret)]).max(initial=0.0)
     found, rounding = np.zeros(len(table), np.int64), float(np.finfo(table.dtype).eps)
     for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
         columns, chosen = np.ascontiguousarray(block.T), found[start : start + len(block)]
-        if log_regret is None:
-            best = columns.max(0)
-            _choose_last(chosen, columns >= best - 2 * rounding * (1 + np.abs(best)))
+        if plain:
+            log_costs = -columns
         else:
-            _choose_cheapest(chosen, columns.astype(np.float64), log_regret, abstain_cost is not None, rounding)
+            log_costs = np.concatenate([logsumexp(columns.astype(np.float64) + each[:, None], 0) for each in log_regret.T])
+        decisions = log_costs if abstain_cost is None else log_costs[:-1]
+        least = decisions.min(0)
+        slack = np.where(np.isfinite(least), 2 * rounding * (1 + np.abs(least) + reach), 0.0)
+        for d, own in enumerate(decisions <= least + slack):  # the last of equal ones is kept
+            chosen[own] = d
+        if abstain_cost is not None:
+            chosen[log_costs[-1] < least - slack] = -1
     return found
 
 
@@ -150,24 +157,6 @@ def threshold_log_odds(threshold: float) -> float:
             f"Expected `threshold` to lie strictly between 0 and 1, but got {t:g}: is it a percentage, or on the log-odds?"
         )
     return math.log(t) - math.log1p(-t)
-
-
-def _choose_last(chosen: Int64[np.ndarray, " n"], holds: np.ndarray) -> None:
-    """Set `chosen` to the last decision that holds `(d, n)`."""
-    for d, own in enumerate(holds):
-        chosen[own] = d
-
-
-def _choose_cheapest(
-    chosen: Int64[np.ndarray, " n"], columns: np.ndarray, log_regret: np.ndarray, may_abstain: bool, rounding: float
-) -> None:
-    log_costs = np.concatenate([logsumexp(columns + regret[:, None], 0) for regret in log_regret.T])
-    decisions = log_costs[:-1] if may_abstain else log_costs
-    least, sizes = decisions.min(0), np.abs(log_regret[np.isfinite(log_regret)])
-    slack = np.where(np.isfinite(least), 2 * rounding * (1 + np.abs(least) + sizes.max(initial=0.0)), 0.0)
-    _choose_last(chosen, decisions <= least + slack)
-    if may_abstain:
-        chosen[log_costs[-1] < least - slack] = -1
 
 
 def _log_regret(costs: np.ndarray, abstain_cost: float | None) -> Float64[np.ndarray, "k d"]:

@@ -38,7 +38,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
     prevalence: Mix | FindingMix,
     *,
     costs: Numbers | Mapping[str, Numbers] | None = None,
-    threshold: float | Numbers | Mapping[str, float] | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     groups: Numbers | None = None,
     intervals: Literal["auto", "bootstrap", "analytic"] | None = "auto",
     level: float = 0.95,
@@ -58,7 +58,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
 
     **Several findings** (multi-label), with a `Prevalence.multilabel` or a dict by name of rates, prevalences or estimates:
     log-probabilities of presence `(n, L)`, targets `(n, L)` of 0 and 1, NaN where a finding was not read. The result has an
-    `Evaluation` for each finding, `found["mass"].auc`, over the rows in which it was read. `threshold` is one for all, a list,
+    `Evaluation` for each finding, `found["mass"].auc`, over the rows in which it was read. `threshold` is one for all,
     or a dict by name, `costs` one table or a dict. If images were sampled by findings together
     (`Prevalence.from_label_matrix`), rows have the weights of their patterns: then they must have been sampled in that way.
 
@@ -99,7 +99,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
         sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)  # type: ignore[arg-type]
         return _evaluation(sample, costs, threshold, **options)
     names, rows = list(findings), FindingRows.of(log_probs, target, prevalence)
-    prices, thresholds = option_by_name(costs, names, "costs"), option_by_name(_named(threshold, names), names, "threshold")
+    prices, thresholds = option_by_name(costs, names, "costs"), option_by_name(threshold, names, "threshold")
 
     def evaluated(number: int, name: str) -> Evaluation:
         table, labels, weights = rows[number]
@@ -124,18 +124,8 @@ def _evaluation(
     limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, generator)
     figures = {name: _figure(inputs, limits, name) for name in FIGURES}
     counts, population = (tuple(each.tolist()) for each in (sample.totals, sample.prevalence.population))
-    return Evaluation(figures, level, how, counts, population, _cost_unit(costs, threshold))
-
-
-def _named(threshold: Any, names: list[str]) -> Any:
-    """Return a list of thresholds by the findings' names; anything else unchanged."""
-    if isinstance(threshold, Mapping) or not hasattr(threshold, "__len__") or getattr(threshold, "ndim", 1) == 0:
-        return threshold
-    if len(threshold) != len(names):
-        raise ValueError(
-            f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: give one, or one for each."
-        )
-    return dict(zip(names, threshold, strict=True))
+    unit = "an error costs 1" if threshold is None else "a miss costs 1"
+    return Evaluation(figures, level, how, counts, population, unit if costs is None else "units of `costs`")
 
 
 def _cells(found: Evaluation) -> dict[str, str]:
@@ -165,12 +155,6 @@ def _remarks(found: Mapping[str, Evaluation]) -> list[str]:
     return [f"* {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in said.items()]
 
 
-def _cost_unit(costs: Numbers | None, threshold: float | None) -> str:
-    if costs is not None:
-        return "units of `costs`"
-    return "an error costs 1" if threshold is None else "a miss costs 1"
-
-
 def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:
     by_class, classes = None, range(inputs.sample.num_classes)
     if any((name, j) in inputs.quantities for j in classes):
@@ -181,13 +165,11 @@ def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name:
 def _single_figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], key: Key) -> Figure:
     if key not in inputs.quantities:
         return Figure(math.nan, reason=inputs.reasons[key[0]])
-    if key[0] in ("expected_log_likelihood", "skill") and inputs.impossible:
-        return Figure(-math.inf, reason=f"{inputs.impossible} example(s) were given probability 0")
     value = inputs.values[key]
-    if key not in limits:
-        return Figure(value)
-    low, high, reason = limits[key]
-    return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
+    if value == -math.inf:
+        return Figure(value, reason=f"{inputs.impossible} example(s) were given probability 0")
+    low, high, reason = limits.get(key, ConfidenceLimits(math.nan, math.nan))
+    return Figure(value, min(low, value), max(high, value), reason)  # NaN stays, being first
 
 
 def _interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:

@@ -5,8 +5,10 @@ Stage: `Sample`, `MetricSpec` → `EvaluationInputs` → `Influence` of each fig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,7 +49,7 @@ class EvaluationInputs:
         statistics: the inputs of the figures.
         reasons: the figures without a value, and why.
         quantities: the formulas of the others.
-        values: their values.
+        values: their values; −∞ for the log-likelihood and the skill if a true class had probability 0.
         impossible: the number of entries with probability 0 for their class.
     """
 
@@ -79,6 +81,9 @@ def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> Evalua
             quantities |= {(name, j): _quantity(name, j) for j in range(k) if j not in lacking.get(name, ())}
     values = {key: float(each.compute(statistics)[0]) for key, each in quantities.items()}
     impossible = int(np.isneginf(sample.own_log_probs).sum())
+    if impossible:
+        infinite = [("expected_log_likelihood", None), ("skill", None)]
+        values |= dict.fromkeys(quantities.keys() & infinite, -math.inf)
     return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
 
 
@@ -179,19 +184,16 @@ def influences(models: Sequence[EvaluationInputs], keys: Sequence[Key]) -> tuple
     For two models, with predictions of the same entries, the influence is that on the first minus that on the second.
     """
     gradients = [_Gradients(model, keys) for model in models]
-    design = models[0].design
-    sums = [InfluenceSum(design) for _ in keys]
-    where = design.strata if design.clusters is None else design.clusters
-    ranked = {number for number, each in enumerate(gradients[0].each) if "areas" in each}
+    sums = [InfluenceSum(models[0].design) for _ in keys]
+    ranked = {number: each["areas"].tobytes() for number, each in enumerate(gradients[0].each) if "areas" in each}
+    same_areas = {gradient: number for number, gradient in ranked.items()}  # with two classes both areas are one
     for same in zip(*(blocks(model.sample, model.spec) for model in models), strict=True):
-        added = _difference([each.of_block(block) for each, block in zip(gradients, same, strict=True)])
-        for number in set(range(len(keys))) - ranked:
-            sums[number].add(where[same[0].entries], added[number])
-    for number in ranked:
-        sums[number].add(where, _difference([each.of_areas(number) for each in gradients]))
+        added = reduce(np.subtract, [each.of_block(block) for each, block in zip(gradients, same, strict=True)])
+        for number in set(range(len(keys))) - ranked.keys():
+            sums[number].add(same[0].entries, added[number])
+    for number in same_areas.values():
+        sums[number].add(slice(None), reduce(np.subtract, [each.of_areas(number) for each in gradients]))
+    for number, gradient in ranked.items():
+        sums[number] = sums[same_areas[gradient]]
     classes = {key: sorted(set().union(*(each.classes(number) for each in gradients))) for number, key in enumerate(keys)}
     return {key: each.summary() for key, each in zip(keys, sums, strict=True)}, classes
-
-
-def _difference(added: Sequence[np.ndarray]) -> np.ndarray:
-    return added[0] if len(added) == 1 else added[0] - added[1]

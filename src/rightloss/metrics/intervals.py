@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,11 @@ class Design:
     clusters: Int64[np.ndarray, " m"] | None
     strata: Int64[np.ndarray, " g"]
 
+    @cached_property
+    def sizes(self) -> Int64[np.ndarray, " s"]:
+        """The number of clusters of each stratum."""
+        return np.bincount(self.strata)
+
     def clusters_by_class(self, labels: Int64[np.ndarray, " m"], num_classes: int) -> Int64[np.ndarray, " k"]:
         """Return the number of clusters in which each class occurs."""
         if self.clusters is None:
@@ -72,13 +78,14 @@ class InfluenceSum:
 
     def __init__(self, design: Design) -> None:
         self.design = design
-        size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
-        self.sums = np.zeros(size)  # sums of squares by stratum, or of influences by cluster
+        self.sums = np.zeros(
+            len(design.sizes if design.clusters is None else design.strata)
+        )  # sums of squares by stratum, or of influences by cluster
         self.cubes = self.fourths = 0.0
         self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 
-    def add(self, where: Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
-        """Add influences, of entries of these clusters, or without clusters of these strata."""
+    def add(self, entries: slice | Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
+        """Add the influences of some entries."""
         largest = float(np.abs(contributions).max())
         if largest > self.unit:
             ratio, self.unit = self.unit / largest, largest
@@ -91,12 +98,12 @@ class InfluenceSum:
             each, once = each * each, each
             self.cubes += float(each @ once)
             self.fourths += float(each @ each)
-        self.sums += np.bincount(where, each, len(self.sums))
+        where = self.design.strata if self.design.clusters is None else self.design.clusters
+        self.sums += np.bincount(where[entries], each, len(self.sums))
 
     def summary(self) -> Influence:
         """Return the standard error, the acceleration and the effective sample size."""
-        strata = self.design.strata
-        sizes = np.bincount(strata)
+        strata, sizes = self.design.strata, self.design.sizes
         squares: np.ndarray = self.sums
         cubes, fourths = self.cubes, self.fourths
         if self.design.clusters is not None:

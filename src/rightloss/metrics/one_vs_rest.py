@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import expit as expit
 from scipy.special import logit as logit
 
-from ..arrays import array_of, logsumexp
+from ..arrays import array_of, array_or_tensor, logsumexp
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample, num_classes_of, refuse_findings
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample, refuse_findings, refuse_multi_hot
 
 Array = NDArray[np.float64]
 
@@ -136,15 +136,17 @@ def scores(
     The arguments are those of `evaluate`; `prevalence` may be None if there are two classes and `purpose`, text for an error
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
+    given = array_or_tensor(log_probs, "log_probs")
     refuse_findings(prevalence)
-    classes = num_classes_of(log_probs, target)
-    chosen = positive_class(positive, classes)
+    refuse_multi_hot(target, given)
+    chosen = positive_class(positive, given.shape[1]) if given.ndim > 1 and given.shape[1] > 1 else 0  # refused next
+    sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
+    classes = sample.num_classes
     if prevalence is None and classes > 2:
         raise ValueError(
             f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
             "it depends on the mix of the others; give K frequencies."
         )
-    sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
     return Scores(sample, chosen)
 
@@ -250,6 +252,4 @@ def positive_class(positive: int | None, classes: int) -> int:
         if classes == 2:
             return 1
         raise ValueError(f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: choose the positive class.")
-    if isinstance(positive, bool) or not isinstance(positive, int | np.integer) or not 0 <= int(positive) < classes:
-        raise ValueError(f"Expected `positive` to be a class in 0..{classes - 1}, but got {positive!r}: number them from 0.")
-    return int(positive)
+    return checked_int(positive, "positive", 0, classes - 1, "number the classes from 0")

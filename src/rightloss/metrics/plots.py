@@ -30,7 +30,6 @@ _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"]
 _LINES: list[str | tuple[int, tuple[int | float, ...]]] = ["-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (2, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]  # seven, so that line and marker together repeat after 42
 _GREY = "0.45"
-_POINTS = 2000  # longer lines are thinned to the visible points
 
 
 def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
@@ -44,7 +43,7 @@ def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name:
     given, ax = named(curves, RocCurve), axes(ax)
     ax.plot([0, 1], [0, 1], **faint("by chance"))
     for i, (name, curve) in enumerate(given.items()):
-        x, y = thinned(curve.false_positive_rate, curve.true_positive_rate)
+        x, y = curve.false_positive_rate, curve.true_positive_rate
         ax.plot(x, y, label=label(name, f"AUC {curve.auc:.3f}"), **line_style(i, len(x)))
     shares(ax, "xy")
     found = f"True positive rate\n({_who(positive_name, given)}: share found)"
@@ -65,8 +64,8 @@ def plot_precision_recall(
     """
     given, ax = named(curves, PrecisionRecallCurve), axes(ax)
     for i, (name, curve) in enumerate(given.items()):
-        x, y = thinned(curve.recall, curve.precision)
-        ax.plot(x, y, label=label(name, f"AP {curve.average_precision:.3f}"), **line_style(i, len(x)))
+        style = line_style(i, len(curve.recall))
+        ax.plot(curve.recall, curve.precision, label=label(name, f"AP {curve.average_precision:.3f}"), **style)
     for rate in sorted({curve.prevalence for curve in given.values()}):
         ax.axhline(rate, **faint(f"everybody: {one_in(rate)}"))
     shares(ax, "xy")
@@ -94,42 +93,34 @@ def plot_predictive_values(
     ax = axes(ax)
     for i, (name, curve) in enumerate(given.items()):
         for value in values:
-            x, y = curve.prevalence, getattr(curve, value)
-            style = line_style(i, len(x), hollow=value == "npv")
-            low, high = getattr(curve, f"{value}_low"), getattr(curve, f"{value}_high")
-            ax.fill_between(x, low, high, where=~np.isnan(y), **_band(style))
-            ax.plot(x, y, label=label(name, value.upper(), ", "), **style)
+            lines = [getattr(curve, f"{value}{end}") for end in ("", "_low", "_high")]
+            style = line_style(i, len(curve.prevalence), hollow=value == "npv")
+            _draw_band(ax, curve.prevalence, lines, label(name, value.upper(), ", "), style)
     log_shares(ax, "x", *_ends([curve.prevalence for curve in given.values()]))
     shares(ax, "y")
     return finish(ax, "above", f"Prevalence ({_who(positive_name, given)})", "Share of calls that are right")
 
 
-def plot_reliability(
-    curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None
-) -> Axes:
+def plot_reliability(curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
     """Draw observed frequency against predicted probability, a bar for the limits of each bin.
+
+    If the prevalence is below 0.05, both axes are logarithmic, and a bin without the class is drawn at the axis.
 
     Args:
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
-        log: whether both axes are logarithmic; by default if the prevalence is below 0.05. A bin without the class is then
-            drawn at the axis.
     """
     given, ax = named(curves, ReliabilityCurve), axes(ax)
-    log = min(curve.prevalence for curve in given.values()) < _RARE if log is None else log
-    low, high = _reliability_ends(list(given.values())) if log else (0.0, 1.0)
+    rare = min(curve.prevalence for curve in given.values()) < _RARE
+    low, high = _reliability_ends(list(given.values())) if rare else (0.0, 1.0)
     ax.plot([low, high], [low, high], **faint("as predicted"))
     for i, (name, curve) in enumerate(given.items()):
-        style = line_style(i, len(curve.predicted))
-        style.update(linewidth=1.0, markevery=1, markersize=4.5)
+        style = line_style(i, len(curve.predicted)) | {"linewidth": 1.0, "markevery": 1, "markersize": 4.5}
         y = np.maximum(curve.observed, low)
         bars = np.stack([y - np.maximum(curve.low, low), np.maximum(curve.high, low) - y])
         ax.errorbar(curve.predicted, y, bars, label=label(name, "observed", None), elinewidth=1.0, capsize=2, **style)
-    if log:
-        log_shares(ax, "xy", low, high)
-    else:
-        shares(ax, "xy")
+    log_shares(ax, "xy", low, high) if rare else shares(ax, "xy")
     return finish(ax, "upper left", "Predicted probability", f"Observed share ({_who(positive_name, given)})")
 
 
@@ -147,14 +138,19 @@ def plot_smooth_calibration(
         positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
     given, ax = named(curves, SmoothCalibrationCurve), axes(ax)
-    low, high = _smooth_ends(list(given.values()))
+    values = logit(np.concatenate([each for curve in given.values() for each in (curve.predicted, curve.observed)]))
+    reach = max(float(np.ptp(values)), 1.0)
+    low, high = expit([values.min() - 0.2 * reach, values.max() + 0.05 * reach]).tolist()  # with room for the histogram
     ax.plot([low, high], [low, high], **faint("as predicted"))
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.predicted))
-        ax.fill_between(curve.predicted, curve.low, curve.high, **_band(style))
-        ax.plot(curve.predicted, curve.observed, label=label(name, f"ICI {curve.ici:.2g}"), **style)
-        _draw_predictions(ax, curve, style["color"])
-    _logit_shares(ax, "xy", low, high)
+        lines = [curve.observed, curve.low, curve.high]
+        _draw_band(ax, curve.predicted, lines, label(name, f"ICI {curve.ici:.2g}"), style)
+        base, height = 0.08, 0.07 / float(curve.share.max())  # of the histograms, as fractions of the axes
+        for top in base + height * np.array([[-1], [1]]) * curve.share:
+            filling = {"fill": True, "color": style["color"], "alpha": 0.35}
+            ax.stairs(top, curve.edges, baseline=base, transform=ax.get_xaxis_transform(), **filling)
+    _logit_shares(ax, low, high)
     return finish(ax, "upper left", "Predicted probability", f"Observed share ({_who(positive_name, given)})")
 
 
@@ -174,8 +170,8 @@ def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None
     ax.axhline(0.0, **faint("nobody", "-"))
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.threshold))
-        ax.fill_between(curve.threshold, 1000 * curve.low, 1000 * curve.high, **_band(style))
-        ax.plot(curve.threshold, 1000 * curve.net_benefit, label=label(name, "by the predictions", None), **style)
+        lines = [1000 * each for each in (curve.net_benefit, curve.low, curve.high)]
+        _draw_band(ax, curve.threshold, lines, label(name, "by the predictions", None), style)
     ends = _ends([curve.threshold for curve in given.values()])
     ax.set(xlim=ends, ylim=(-0.15 * top, 1.1 * top))
     if min(curve.prevalence for curve in given.values()) < _RARE:
@@ -206,12 +202,11 @@ def plot_probability_histogram(
     classes = [f"class {c}" for c in range(size)] if class_names is None else [str(name) for name in class_names]
     if len(classes) != size:
         raise ValueError(f"Expected {size} `class_names`, but got {len(classes)}: name every class, in order.")
-    lines = [
-        (label(name, classes[c], ", "), share, curve) for name, curve in given.items() for c, share in enumerate(curve.share)
-    ]
-    for i, (text, share, curve) in enumerate(lines):
+    lines = [(name, c, curve) for name, curve in given.items() for c in range(len(curve.share))]
+    for i, (name, c, curve) in enumerate(lines):
         style = {key: value for key, value in line_style(i, 0).items() if not key.startswith("mark")}
-        ax.stairs(100 * share, curve.edges, label=text, baseline=None, **style)
+        share = curve.share[c]
+        ax.stairs(100 * share, curve.edges, label=label(name, classes[c], ", "), baseline=None, **style)
         ax.stairs(100 * share, curve.edges, fill=True, color=style["color"], alpha=0.12)
     what = "Predicted probability" if scales == {"probability"} else "Predicted log-odds"
     ax.set_ylim(bottom=0)
@@ -222,9 +217,11 @@ def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
     return f"class {next(iter(curves.values())).positive}" if positive_name is None else positive_name
 
 
-def _band(style: dict[str, Any]) -> dict[str, Any]:
-    """Return the style of a transparent filling."""
-    return {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+def _draw_band(ax: Axes, x: Array, lines: list[Array], text: str, style: dict[str, Any]) -> None:
+    """Draw a line, and its limits as a transparent band."""
+    y, low, high = lines
+    ax.fill_between(x, low, high, where=~np.isnan(y), color=style["color"], alpha=0.15, linewidth=0)
+    ax.plot(x, y, label=text, **style)
 
 
 def _ends(grids: list[Array]) -> tuple[float, float]:
@@ -238,21 +235,6 @@ def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
     values = np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed, curve.high)])
     lows, values = np.concatenate([curve.low for curve in curves]), values[values > 0]
     return float(min(values.min(), *lows[lows > values.min() / 10])) / 1.3, min(1.0, 1.3 * float(values.max()))
-
-
-def _smooth_ends(curves: list[SmoothCalibrationCurve]) -> tuple[float, float]:
-    """Return the limits of log-odds axes that show all predictions and curves, with room below for the histogram."""
-    values = logit(np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed)]))
-    reach = max(float(np.ptp(values)), 1.0)
-    return float(expit(values.min() - 0.2 * reach)), float(expit(values.max() + 0.05 * reach))
-
-
-def _draw_predictions(ax: Axes, curve: SmoothCalibrationCurve, colour: str) -> None:
-    """Draw histograms of the predictions, above and below a line at a tenth of the axes' height."""
-    base, height = 0.08, 0.07 / float(curve.share.max())
-    for sign, share in zip((-1, 1), curve.share, strict=True):
-        top = base + sign * height * share
-        ax.stairs(top, curve.edges, baseline=base, fill=True, color=colour, alpha=0.35, transform=ax.get_xaxis_transform())
 
 
 def axes(ax: Axes | None) -> Axes:
@@ -301,16 +283,6 @@ def faint(text: str, line: str | tuple[int, tuple[int | float, ...]] = (0, (1, 2
     return {"color": _GREY, "linestyle": line, "linewidth": 1.0, "label": text, "zorder": 1}
 
 
-def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the points of a long line that differ by a thousandth, and the last: smaller differences are not visible."""
-    if len(x) <= _POINTS:
-        return x, y
-    cell = np.floor(1000 * x) * 10_000 + np.floor(1000 * y)
-    kept = np.append(True, cell[1:] != cell[:-1])
-    kept[-1] = True
-    return x[kept], y[kept]
-
-
 def shares(ax: Axes, which: str) -> None:
     """Set axes from 0 to 1, with room for a line at the border."""
     _set_axes(ax, which, "linear", (-0.02, 1.02), {0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1: "1"})
@@ -324,15 +296,15 @@ def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
     _set_axes(ax, which, "log", (low, high), {tick: one_in(tick) for tick in ticks})
 
 
-def _logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
-    """Set log-odds axes of fractions, with a few ticks such as "1 in 1000" below a half and percent above."""
+def _logit_shares(ax: Axes, low: float, high: float) -> None:
+    """Set log-odds axes of fractions, both, with a few ticks such as "1 in 1000" below a half and percent above."""
     apart, marks = float(logit(high) - logit(low)) / 3.3, list[float]()
     for mark in [*(10.0**e for e in range(-15, 0)), 0.5, *(1 - 10.0**e for e in range(-1, -7, -1))]:
         if low <= mark <= high and (not marks or float(logit(mark) - logit(marks[-1])) >= apart):
             marks.append(mark)
     marks = marks if len(marks) > 1 else [low, float(expit((logit(low) + logit(high)) / 2)), high]
     texts = {mark: one_in(mark) if mark < 0.5 else f"{100 * mark:.4g} %" for mark in marks}
-    _set_axes(ax, which, "logit", (low, high), texts)
+    _set_axes(ax, "xy", "logit", (low, high), texts)
 
 
 def _set_axes(ax: Axes, which: str, scale: str, ends: tuple[float, float], ticks: dict[float, str]) -> None:

@@ -5,6 +5,7 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,10 +86,14 @@ class Sample:
 
     def by_class(self) -> Iterator[tuple[int, Int64[np.ndarray, " m"]]]:
         """Yield the entries of each class, in blocks."""
-        order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
-        size, ends = max(_NUMBERS // self.num_classes, 1024), np.bincount(self.labels, minlength=self.num_classes).cumsum()
-        for c, own in enumerate(np.split(order, ends[:-1])):
+        size = max(_NUMBERS // self.num_classes, 1024)
+        for c, own in enumerate(self._entries_by_class):
             yield from ((c, own[start : start + size]) for start in range(0, len(own), size))
+
+    @cached_property
+    def _entries_by_class(self) -> list[Int64[np.ndarray, " m"]]:
+        order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
+        return np.split(order, np.bincount(self.labels, minlength=self.num_classes).cumsum()[:-1])
 
     def columns(self, entries: slice | Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "k m"]:
         """Return the predictions of some entries, a row per class."""
@@ -117,43 +122,44 @@ class Sample:
 def labelled_sample(
     log_probs: Predictions,
     target: Numbers,
-    prevalence: Mix,
+    prevalence: Mix | None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
     weights: Float64[np.ndarray, " n"] | None = None,
 ) -> Sample:
     """Check predictions and labels, and return a `Sample`; a dense map has a row per cell.
 
-    The arguments are those of `evaluate`. Rows without a vote are ignored. For a dense map `groups` are those of the images; by
-    default each image is a group, because neighbouring cells are correlated. `weights` of rows are relative to others of the
-    same class, for rows of a table.
+    The arguments are those of `evaluate`; a `prevalence` of None means equal classes. Rows without a vote are ignored. For a
+    dense map `groups` are those of the images; by default each image is a group, because neighbouring cells are correlated.
+    `weights` of rows are relative to others of the same class, for rows of a table.
     """
     refuse_findings(prevalence)
     given = array_or_tensor(log_probs, "log_probs")
     refuse_multi_hot(target, given)
     table = np.asfortranarray(log_prob_table(rows_of(given)))
-    at = as_prevalence(prevalence, table.shape[1])
+    classes = table.shape[1]
+    at = as_prevalence(np.full(classes, 1 / classes) if prevalence is None else prevalence, classes)
     label = target_rows(target, given.shape)
     clusters = clusters_of(groups, given.shape)
     if label.ndim == 0 or len(label) != len(table):
         came = f"{len(label)} labels for {len(table)} rows" if label.ndim else f"the single number {label}"
         raise ValueError(f"Expected one label per row of `log_probs`, but got {came}: were some dropped from one of the two?")
     if label.ndim == 2 and label.dtype.kind == "f":
-        shares = _checked_votes(label, table.shape[1])
+        shares = _checked_votes(label, classes)
         voted, labels = np.nonzero(shares)
         votes = shares[voted, labels]
         return Sample(table, at, voted, labels, votes if weights is None else votes * weights[voted], clusters)
     if label.ndim != 1:
         raise ValueError(
-            f"Expected int labels of shape (n,) or soft votes of shape (n, {table.shape[1]}), but got {label.dtype} of "
+            f"Expected int labels of shape (n,) or soft votes of shape (n, {classes}), but got {label.dtype} of "
             f"shape {label.shape}: flatten the labels (`squeeze(1)`), or divide counts of votes by their row sums; for "
             "multi-label data use Prevalence.multilabel."
         )
-    rows, index = _checked_classes(label, table.shape[1], ignore_index)
+    rows, index = _checked_classes(label, classes, ignore_index)
     if weights is None:
         return Sample(table, at, rows, index, None, clusters)
     own = weights if rows is None else weights[rows]
-    mean = np.bincount(index, own, table.shape[1]) / np.maximum(np.bincount(index, minlength=table.shape[1]), 1)
+    mean = np.bincount(index, own, classes) / np.maximum(np.bincount(index, minlength=classes), 1)
     return Sample(table, at, rows, index, own / mean[index], clusters, weighted=True)
 
 
@@ -218,15 +224,6 @@ def refuse_multi_hot(target: Any, log_probs: Any) -> None:
         )
 
 
-def num_classes_of(log_probs: Predictions, target: Numbers) -> int:
-    """Return the number of classes of predictions `(n, k)` or `(n, k, h, w, …)`; refuse labels of several findings."""
-    given = array_or_tensor(log_probs, "log_probs")
-    refuse_multi_hot(target, given)
-    if given.ndim < 2 or given.shape[1] < 2:
-        log_prob_table(rows_of(given))  # raises for the shape
-    return int(given.shape[1])
-
-
 def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
     """Return a `Prevalence` of `num_classes`, from one, an estimate, K frequencies, or for two classes that of class 1."""
     value = without_estimate(value)
@@ -239,10 +236,11 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
     return prevalence
 
 
-def checked_int(value: Any, name: str, least: int) -> int:
-    """Return an int of at least `least`, or raise a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ValueError(
-            f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default."
-        )
+def checked_int(
+    value: Any, name: str, least: int, most: int | None = None, remedy: str = "leave it out for the default"
+) -> int:
+    """Return an int from `least` to `most`, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least or int(value) > (most or math.inf):
+        span = f"of at least {least}" if most is None else f"in {least}..{most}"
+        raise ValueError(f"Expected `{name}` to be an int {span}, but got {value!r}: {remedy}.")
     return int(value)

@@ -21,7 +21,7 @@ from ..arrays import checked_level, random_generator
 from ..solve import Minimum, Quadratic, minimise
 from .intervals import design_of
 from .one_vs_rest import Array, Scores, expit, logit, scores, shares_of
-from .sample import IGNORED, Mix, Numbers, Predictions
+from .sample import IGNORED, Mix, Numbers, Predictions, checked_int
 
 # quantiles of the knots, by Harrell
 _PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
@@ -121,11 +121,18 @@ def smooth_calibration_curve(
     spline = _fit(seen, _knots(seen, knots))
     points = shares_of(grid, "grid", lambda: expit(np.linspace(*seen.reach, _POINTS)))
     value, error = spline.at(logit(points))
-    error = ndtri((1 + level) / 2) * np.hypot(error, _spread_of_odds(found, stream))
+    pi = found.sample.prevalence
+    of_odds = logit(pi.sample(_DRAWS, stream)[:, found.positive]).std(ddof=1) if pi.is_uncertain else 0.0
+    error = ndtri((1 + level) / 2) * np.hypot(error, of_odds)
     band = (expit(value), expit(value - error), expit(value + error))
     certain = int((~np.isfinite(found.odds)).sum())
-    distances, where = _distances(seen, spline), _where(seen)
-    return SmoothCalibrationCurve(points, *band, *distances, *where, certain, found.rate, level, found.positive)
+    predicted = np.exp(found.sample.per_entry(found.sample.log_probs[:, found.positive]).astype(np.float64))
+    distance, weights = np.abs(expit(spline.at(seen.odds)[0]) - predicted), found.sample.population_weights
+    ici, (e50, e90) = float(weights @ distance), _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
+    edges, share = _histogram(seen)
+    return SmoothCalibrationCurve(
+        points, *band, ici, e50, e90, edges, share, certain, prevalence=found.rate, level=level, positive=found.positive
+    )
 
 
 @dataclass(frozen=True)
@@ -189,10 +196,9 @@ class _Spline:
 
 def _knots(seen: _Regression, given: int | None) -> Array:
     """Return knots at quantiles of the log-odds, with equal weight for both sides; two knots give a line."""
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
-        raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out for the default.")
     fewer = round(float(seen.sides.min()), 6)
-    number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
+    number = 3 if fewer < 30 else 4 if fewer < 100 else 5
+    number = number if given is None else checked_int(given, "knots", 2, 5)
     return np.unique(_weighted_quantiles(seen.odds, seen.counts / seen.sides[seen.side], _PLACES.get(number, (0.1, 0.9))))
 
 
@@ -219,14 +225,8 @@ def _fit(seen: _Regression, knots: Array) -> _Spline:
     # rows of unit size, orthogonal in the sample, so that bends are orthogonal to lines
     triangle = np.linalg.qr((raw * np.sqrt(seen.counts / seen.counts.sum())).T)[1]
     rotation = np.linalg.inv(triangle)
-    found = _maximise(rotation.T @ raw, seen)
-    unit = float(triangle[0, 0])  # of θ's first place, in log-odds
-    return _Spline(knots, rotation, found.point, (_by_model(seen, found, unit), _by_rows(seen, found, unit)), seen.shift)
-
-
-def _maximise(basis: Array, seen: _Regression) -> Minimum:
-    """Return θ, where the penalised log-likelihood is largest; the detail is each entry's score `(p, m)`."""
-    sign, penalty = 2.0 * seen.side - 1, np.where(np.arange(len(basis)) < 2, 0.0, 1 / _BEND**2)
+    basis, sign = rotation.T @ raw, 2.0 * seen.side - 1
+    penalty = np.where(np.arange(len(basis)) < 2, 0.0, 1 / _BEND**2)
 
     def loss(theta: Array) -> Quadratic:
         odds = sign * (theta @ basis)
@@ -239,18 +239,13 @@ def _maximise(basis: Array, seen: _Regression) -> Minimum:
     if not found.converged:
         remedy = "use fewer `knots`, or `reliability_curve`"
         raise ValueError(f"Expected predictions to fit a curve to, but the classes are almost separated: {remedy}.")
-    return found
-
-
-def _by_model(seen: _Regression, found: Minimum, unit: float) -> Array:
-    """Return the covariance of θ for independent rows: the inverse information, minus 1/n₁ + 1/n₀ for the intercept.
-
-    The subtracted term is due to the numbers of the two sides, which are fixed here (Prentice & Pyke 1979). This covariance is
-    valid even with few rows, as in the tails, where the empirical variance is too small.
-    """
-    covariance = np.linalg.inv(found.at.hessian)
-    covariance[0, 0] -= unit**2 * (1 / seen.sides).sum()
-    return covariance
+    unit = float(triangle[0, 0])  # of θ's first place, in log-odds
+    # For independent rows: the inverse information, minus 1/n₁ + 1/n₀ for the intercept, because the numbers of the two sides
+    # are fixed here (Prentice & Pyke 1979). It is valid with few rows, as in the tails, where the empirical variance is too
+    # small.
+    by_model = np.linalg.inv(found.at.hessian)
+    by_model[0, 0] -= unit**2 * (1 / seen.sides).sum()
+    return _Spline(knots, rotation, found.point, (by_model, _by_rows(seen, found, unit)), seen.shift)
 
 
 def _by_rows(seen: _Regression, found: Minimum, unit: float) -> Array:
@@ -268,23 +263,7 @@ def _by_rows(seen: _Regression, found: Minimum, unit: float) -> Array:
     return covariance
 
 
-def _spread_of_odds(found: Scores, generator: np.random.Generator) -> float:
-    """Return the standard deviation of logit π; 0 if it is certain."""
-    prevalence = found.sample.prevalence
-    if not prevalence.is_uncertain:
-        return 0.0
-    return float(logit(prevalence.sample(_DRAWS, generator)[:, found.positive]).std(ddof=1))
-
-
-def _distances(seen: _Regression, spline: _Spline) -> tuple[float, float, float]:
-    """Return mean, median and 90 % quantile of |observed − predicted| over the population."""
-    sample, column = seen.scores.sample, seen.scores.sample.log_probs[:, seen.scores.positive]
-    predicted = np.exp(sample.per_entry(column).astype(np.float64))
-    distance, weights = np.abs(expit(spline.at(seen.odds)[0]) - predicted), sample.population_weights
-    return float(weights @ distance), *_weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
-
-
-def _where(seen: _Regression) -> tuple[Array, Array]:
+def _histogram(seen: _Regression) -> tuple[Array, Array]:
     """Return the edges of bins of the log-odds, as probabilities, and the fraction of each side's predictions in them."""
     edges = np.linspace(*seen.reach, _BINS + 1)
     place = np.clip(np.searchsorted(edges, seen.odds, side="right") - 1, 0, _BINS - 1) + _BINS * seen.side
