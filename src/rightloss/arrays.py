@@ -73,6 +73,33 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     return table
 
 
+def feature_table(values: Any, name: str, like: Any = None, finite: bool = False) -> np.ndarray:
+    """Return features as a table `(n, d)`, float64, with images flattened; with the columns of `like`, if given."""
+    table = array_of(values, name).astype(np.float64, copy=False)
+    if table.ndim < 2 or 0 in table.shape:
+        raise ValueError(
+            f"Expected `{name}` to be a table of features, a row per example, but got shape {table.shape}: "
+            f"{'write one column as `x[:, None]`' if table.ndim == 1 else 'is the data set empty?'}."
+        )
+    table = table.reshape(len(table), -1)
+    width = table.shape[1] if like is None else math.prod(np.shape(like)[1:])
+    if table.shape[1] != width:
+        raise ValueError(
+            f"Expected `{name}` to have the {width} columns of the labelled rows, but got {table.shape[1]}: "
+            "take both from the same source, without the label."
+        )
+    columns, own = (list(getattr(each, "columns", [])) for each in (like, values))
+    if columns and own and columns != own:
+        raise ValueError(
+            f"Expected `{name}` to have the labelled rows' columns in their order, but got {own[:10]} for {columns[:10]}: "
+            f"write `{name}[x.columns]`."
+        )
+    if finite and not np.isfinite(table).all():
+        row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
+        raise ValueError(f"Expected `{name}` to be finite, but row {row} is not: drop such rows, or fill them in.")
+    return table
+
+
 def array_of(values: Any, name: str) -> np.ndarray:
     """Return a NumPy array of numbers that shares memory with `values` if it can; a tensor is detached.
 
