@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 
@@ -56,14 +56,13 @@ def profile_region(
     return low, high
 
 
-def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. if that reaches 0 or 1, without a pass over the data."""
-    z = math.sqrt(deviance_limit(level))
-    low, high = np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
+def curvature_region(point: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return π̂_k ± `reach`, z times the standard error, on the scale of log-odds unless π̂_k ± reach is beyond 0 or 1."""
+    low, high = np.clip(point - reach, 0, 1), np.clip(point + reach, 0, 1)
     inner = (low > 0) & (high < 1)
-    centre, spread = np.where(inner, point, 0.5), np.where(inner, errors, 0.0)
-    logit, spread = np.log(centre / (1 - centre)), spread / (centre * (1 - centre))
-    below, above = (1 / (1 + np.exp(-logit - sign * z * spread)) for sign in (-1, 1))
+    centre = np.where(inner, point, 0.5)
+    steps = np.where(inner, reach / (centre * (1 - centre)), 0.0)
+    below, above = (expit(logit(centre) + sign * steps) for sign in (-1, 1))
     return within_simplex(np.where(inner, below, low), np.where(inner, above, high))
 
 
@@ -75,6 +74,20 @@ def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.nd
 def deviance_limit(level: float) -> float:
     """Return the quantile of χ² with one degree of freedom."""
     return float(ndtri((1 + level) / 2)) ** 2
+
+
+def welch_limit(alone: np.ndarray, together: np.ndarray, examples: float, level: float) -> np.ndarray:
+    """Return Student's t² (K,) at `level`, with Welch's degrees of freedom: the inverse of `normal_score`.
+
+    Args:
+        alone: the part of the variance that is known (K,).
+        together: the whole variance (K,); the rest is estimated, with as many degrees of freedom as examples, less one.
+        examples: their number; ∞ if all is known.
+        level: the level of the region.
+    """
+    share = ((together - alone) / together.clip(1e-300)).clip(1e-9, 1)
+    degrees = np.minimum(max(examples - 1, 1) / share**2, 1e18)
+    return degrees * np.expm1(deviance_limit(level) * ((8 * degrees + 3) / (8 * degrees + 1)) ** 2 / degrees)
 
 
 def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> float:
@@ -97,7 +110,7 @@ def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> 
 
     def missed(root: float) -> float:
         far = root if distance >= root else (distance**2 + root**2) / (2 * distance) if distance > 0 else math.inf
-        return _tail(root, degrees) + _tail(far, degrees) - (1 - level)
+        return float(sum(ndtr(-normal_score(each, degrees)) for each in (root, far))) - (1 - level)
 
     outside = 1.0
     while missed(outside) > 0:
@@ -110,11 +123,6 @@ def normal_score(t: float, degrees: float) -> float:
     if not math.isfinite(degrees) or not math.isfinite(t):
         return abs(t)
     return math.sqrt(degrees * math.log1p(t**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-
-
-def _tail(score: float, degrees: float) -> float:
-    """Return P(T > score ≥ 0) of Student's t."""
-    return float(ndtr(-normal_score(score, degrees)))
 
 
 def curvature_at(best: Maximum, level: float) -> np.ndarray:
