@@ -335,12 +335,11 @@ def checked_choice(value: Any, name: str, choices: Iterable[Choice], remedy: str
 
 def checked_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf, remedy: str = "") -> float:
     """Return a finite number from `least` to `most` as a float, or raise a ValueError."""
-    number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    if not (least <= number <= most and math.isfinite(number)):
-        most_too = "" if most == math.inf else f" to {most:g}"
-        span = "" if least == -math.inf else f" from {least:g}{most_too or ' up'}"
+    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if not number or not least <= value <= most:
+        span = "" if least == -math.inf else f" from {least:g}" + (" up" if most == math.inf else f" to {most:g}")
         raise ValueError(f"Expected `{name}` to be a finite number{span}, but got {value!r}: {remedy or 'write a number'}.")
-    return number
+    return float(value)
 
 
 def random_generator(generator: Any) -> np.random.Generator:
