@@ -250,10 +250,6 @@ class _Derivatives(NamedTuple):
     shares: np.ndarray  # s `(K, m)`: predictions in the population
     ratios: np.ndarray  # q `(K, m)`: s/π
 
-    def saddle(self) -> np.ndarray:
-        """Return the second derivatives by (Γ, v), negative in Γ and positive in v."""
-        return np.block([[self.gamma_gamma, self.gamma_v], [self.gamma_v.T, self.v_v]])
-
 
 class JointLikelihood:
     """L(π) = max_Γ min_v of the empirical log-likelihood of both kinds of rows (Qin 1998; Vardi 1985), up to a constant.
@@ -290,7 +286,8 @@ class JointLikelihood:
         if not np.isfinite(mixed).all():  # a row of a class that π excludes
             return QuadraticModel(population, -np.inf, gradient, fixed)
         # If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
-        slope = -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
+        saddle = np.block([[found.gamma_gamma, found.gamma_v], [found.gamma_v.T, found.v_v]])  # −, + definite
+        slope = -np.linalg.lstsq(saddle, mixed, rcond=1e-14)[0]
         curvature = fixed - mixed.T @ slope
         if not np.isfinite(curvature).all():
             return QuadraticModel(population, -np.inf, gradient, fixed)
