@@ -285,7 +285,7 @@ def is_missing(value: Any) -> bool:
     return value is None or not any((value != value) is no for no in (False, np.False_))
 
 
-def clusters_of(groups: Numbers | None, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | None:
+def clusters_of(groups: Any, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | None:
     """Return the group of each row as a number: the given one, or for a dense map its image."""
     if groups is None:
         return None if len(shape) == 2 else np.repeat(np.arange(shape[0]), math.prod(shape[2:]))
@@ -335,11 +335,14 @@ def checked_choice(value: Any, name: str, choices: Iterable[Choice], remedy: str
 
 def checked_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf, remedy: str = "") -> float:
     """Return a finite number from `least` to `most` as a float, or raise a ValueError."""
-    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if not number or not least <= value <= most:
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an int too large for a float
+        number = math.inf
+    if not (least <= number <= most and math.isfinite(number)):
         span = "" if least == -math.inf else f" from {least:g}" + (" up" if most == math.inf else f" to {most:g}")
         raise ValueError(f"Expected `{name}` to be a finite number{span}, but got {value!r}: {remedy or 'write a number'}.")
-    return float(value)
+    return number
 
 
 def random_generator(generator: Any) -> np.random.Generator:

@@ -429,4 +429,4 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) 
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
             "or use method='em' on calibrated predictions."
         )
-    return calibration  # type: ignore[no-any-return]
+    return calibration

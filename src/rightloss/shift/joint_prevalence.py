@@ -111,8 +111,15 @@ def joint_prevalence(
     penalty = checked_number(penalty, "penalty", 0.0, remedy="1e-3 keeps separated classes finite")
     rows, mean, whiten = _whitened(features, y, unlabelled)
     likelihood = JointLikelihood(rows, penalty)
-    _warn_of_rows(rows, likelihood)
-    best = maximise(likelihood, _start(likelihood, rows))
+    warn_of_few(rows.counts, 3, "labelled rows")
+    if ((likelihood.weights.gamma @ rows.labelled).argmax(0) == rows.labels).all():
+        warnings.warn(
+            "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "
+            "classes do not overlap: use fewer features, or label more rows.",
+            LabelShiftWarning,
+            stacklevel=2,
+        )
+    best = maximise(likelihood, likelihood.start())
     likelihood(best.point)
     weights = likelihood.weights
 
@@ -160,18 +167,20 @@ def joint_prevalence(
     return fields_as_given(found, features)
 
 
-def _start(likelihood: JointLikelihood, rows: Rows) -> np.ndarray:
-    """Return the π that best fits the unlabelled rows with the model of the labelled rows, moved away from the boundary."""
-    densities, size = likelihood.class_densities(), len(rows.counts)
-    found = maximise(lambda population: log_mixture(population, [densities]), np.full(size, 1 / size))
-    return 0.99 * found.point + 0.01 / size
-
-
 def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
     """Return the data with uncorrelated features of variance 1, and the mean and the matrix `(d, rank)` that give them."""
     labelled = feature_table(features, "features", finite=True)
     others = feature_table(unlabelled, "unlabelled", like=features, finite=True)
-    labels, both = _labels(y, len(labelled)), np.concatenate([labelled, others])
+    labels = array_of(y, "labels")
+    if labels.shape != (len(labelled),):
+        raise ValueError(
+            f"Expected one label per labelled row, ({len(labelled)},), but got shape {labels.shape}: "
+            "were some rows dropped from one of the two?"
+        )
+    size = 2 if labels.dtype.kind == "f" else max(2, int(labels.max()) + 1)
+    labels = labels.astype(np.int64) if labels.dtype == bool else labels
+    mix_of_every_class(labels, size, None, "add some, or number the classes from 0 without gaps")
+    labels, both = labels.astype(np.int64), np.concatenate([labelled, others])
     mean, spread = both.mean(0), both.std(0)
     scale = np.where(spread > 0, spread, 1.0)
     centred = (both - mean) / scale
@@ -182,31 +191,6 @@ def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray,
     whiten = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
     first, second = (np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T]) for x in (labelled, others))
     return Rows(first, labels, second, np.bincount(labels).astype(float)), mean, whiten
-
-
-def _labels(y: Any, rows: int) -> np.ndarray:
-    labels = array_of(y, "labels")
-    labels = labels.astype(np.int64) if labels.dtype == bool else labels
-    if labels.shape != (rows,):
-        raise ValueError(
-            f"Expected one label per labelled row, ({rows},), but got shape {labels.shape}: "
-            "were some rows dropped from one of the two?"
-        )
-    size = 2 if labels.dtype.kind == "f" else max(2, int(labels.max()) + 1)
-    mix_of_every_class(labels, size, None, "add some, or number the classes from 0 without gaps")
-    return labels.astype(np.int64)
-
-
-def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
-    """Warn of classes with few rows, and of labelled rows that a linear model separates perfectly."""
-    warn_of_few(rows.counts, 4, "labelled rows")
-    if ((likelihood.weights.gamma @ rows.labelled).argmax(0) == rows.labels).all():
-        warnings.warn(
-            "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "
-            "classes do not overlap: use fewer features, or label more rows.",
-            LabelShiftWarning,
-            stacklevel=3,
-        )
 
 
 @dataclass(frozen=True)
@@ -296,10 +280,12 @@ class JointLikelihood:
         usable = np.linalg.eigvalsh(curvature)[0] > 0  # otherwise L is not concave here, but with fixed weights it is
         return QuadraticModel(population, found.value, gradient, curvature if usable else fixed)
 
-    def class_densities(self) -> np.ndarray:
-        """Return p(x|k) of the unlabelled rows `(K, m)`, up to a factor for each row, at the current weights."""
+    def start(self) -> np.ndarray:
+        """Return the π that best fits the unlabelled rows at the current weights, moved away from the boundary."""
         gamma, v = self.weights
-        return softmax_columns(gamma @ self._rows.unlabelled + v[:, None])[1]
+        densities = softmax_columns(gamma @ self._rows.unlabelled + v[:, None])[1]  # p(x|k), up to a factor for each row
+        equal = np.full(self._size, 1 / self._size)
+        return 0.99 * maximise(lambda population: log_mixture(population, [densities]), equal).point + 0.01 / self._size
 
     def _maximised(self, rows: Rows, population: np.ndarray, start: Weights) -> _Derivatives:
         """Return max_Γ min_v, by Newton's method over Γ in coordinates in which all classes are alike."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
@@ -40,19 +41,29 @@ def profile_region(
         reach: the limit at another π, if it differs, with its derivative by π_k.
         before: called before each search, for a likelihood that remembers its last evaluation.
     """
+
+    def excess(k: int, value: float, near: np.ndarray) -> tuple[float, float, np.ndarray]:
+        """Return the root of the deviance minus its limit, the derivative by π_k, and the maximum, searched from `near`."""
+        found = maximise(likelihood, _with(near, k, value), fixed=k)
+        if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
+            found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
+        if not np.isfinite(found.value):
+            return math.inf, math.nan, near
+        root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
+        gradient = found.model.gradient
+        slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
+        allowed, by_value = (float(most[k]), 0.0) if reach is None else reach(k, value, found.model)
+        return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
+
     size = len(best.point)
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
         if size == 2 and k == 1:  # the second class is 1 minus the first
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
-
-        def excess(value: float, near: np.ndarray, k: int = k) -> tuple[float, float, np.ndarray]:
-            return _excess(likelihood, best, near, k, value, reach or (lambda *_: (float(most[k]), 0.0)))
-
         for bounds, side in ((low, -1), (high, +1)):
             before()
-            bounds[k] = _bound(excess, best, k, side, float(most[k]), float(errors[k]))
+            bounds[k] = _bound(partial(excess, k), best, k, side, float(most[k]), float(errors[k]))
     return low, high
 
 
@@ -188,33 +199,11 @@ def _bound(
     return end if abs(value - end) < _AT_THE_END else value
 
 
-def _excess(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, near: np.ndarray, k: int, value: float, reach: Reach
-) -> tuple[float, float, np.ndarray]:
-    """Return √(2 (L(π̂) − max L given π_k = value)) minus its limit, the derivative by the value, and the point of the maximum.
-
-    The search for the maximum starts at `near`.
-    """
-    found = maximise(likelihood, _with(near, k, value), fixed=k)
-    if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
-        found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
-    if not np.isfinite(found.value):
-        return math.inf, math.nan, near
-    root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
-    gradient = found.model.gradient
-    slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
-    allowed, by_value = reach(k, value, found.model)
-    return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
-
-
 def _with(point: np.ndarray, k: int, value: float) -> np.ndarray:
     """Return the point with `value` for class k, the others in proportion."""
-    others = np.where(np.arange(len(point)) == k, 0.0, point)
-    if others.sum() == 0:
-        others = np.where(np.arange(len(point)) == k, 0.0, 1.0)
-    start = others * ((1 - value) / others.sum())
-    start[k] = value
-    return start
+    others = np.delete(point, k)
+    others = others if others.sum() > 0 else np.ones_like(others)
+    return np.insert(others * ((1 - value) / others.sum()), k, value)
 
 
 def _moved(value: float, step: float, inside: float, outside: float) -> float:
