@@ -15,8 +15,7 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 
 from rightloss.shift import LabelShiftWarning, joint_prevalence
-from rightloss.shift.joint_likelihood import JointLikelihood
-from rightloss.shift.joint_prevalence import _whitened
+from rightloss.shift.joint_prevalence import JointLikelihood, _whitened
 from rightloss.shift.regions import boundary_limit
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -321,7 +320,7 @@ class TestBadInput:
         [
             ({"features": x[:, 0]}, "Expected `features` to be a table"),
             ({"unlabelled": unlabelled[:0]}, "Expected `unlabelled` to be a table"),
-            ({"unlabelled": unlabelled[:, :1]}, "Expected `unlabelled` to have 2 columns"),
+            ({"unlabelled": unlabelled[:, :1]}, "Expected `unlabelled` to have the 2 columns"),
             ({"features": np.where(x > 1, np.nan, x)}, "Expected `features` to be finite, but row"),
             ({"y": y[:-1]}, "Expected one label per labelled row"),
             ({"y": 2 * y}, r"class\(es\) \[1\] have none"),

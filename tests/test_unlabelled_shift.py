@@ -17,8 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import rightloss as rl
 from rightloss.shift import LabelShiftWarning, UnlabelledShift, unlabelled_shift_test
-from rightloss.shift.shift_features import normal_scores
-from rightloss.shift.stream_scores import HeldOutPart
+from rightloss.shift.stream_scores import HeldOutPart, normal_scores
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -316,7 +315,7 @@ class TestBadInput:
     def test_it_is_refused_with_the_remedy(self) -> None:
         x, y, unlabelled = drawn(20, 0.3, 30)
         assert_refused(lambda: unlabelled_shift_test(x[:, 0], y, unlabelled, 0.3), r"x\[:, None\]")
-        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:, :2], 0.3), "the 4 columns of `x`")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:, :2], 0.3), "the 4 columns of the labelled rows")
         assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:0], 0.3), "is the data set empty")
         assert_refused(lambda: unlabelled_shift_test(x, y[:-1], unlabelled, 0.3), "one label per row")
         assert_refused(lambda: unlabelled_shift_test(x, y * 0, unlabelled, 0.3), "cannot be tested")

@@ -97,50 +97,8 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 _OF_EXTRAS = ("boosting", "sklearn", "tabular")  # not part of `from rightloss import *`, since they need their extras
 _SUBMODULES = {*_NAMES, *_OF_EXTRAS, "check", "inference", "lidc", "metrics", "shift", "study"}
 
-__all__ = [
-    "AuxiliaryMarginal",
-    "BatchMarginal",
-    "Bernoulli",
-    "Categorical",
-    "ClasswiseMarginal",
-    "ContinuousPrevalence",
-    "CumulativeLogit",
-    "FromDistribution",
-    "Gaussian",
-    "InformationGainLoss",
-    "LogLikelihoodLoss",
-    "LogitAdjustedLoss",
-    "OnionPeeling",
-    "PoolMarginal",
-    "Prevalence",
-    "PrevalenceLayer",
-    "PrevalenceWarning",
-    "RebalancedSampler",
-    "RunningMarginal",
-    "SemiSupervisedBatchSampler",
-    "SemiSupervisedDataset",
-    "StickBreaking",
-    "StratifiedBatchSampler",
-    "WeightedLoss",
-    "__version__",
-    "check",
-    "inference",
-    "information_gain_loss",
-    "lidc",
-    "log_likelihood_loss",
-    "logit_adjusted_loss",
-    "match_prevalence",
-    "metrics",
-    "predictive",
-    "retarget",
-    "retarget_interval",
-    "shift",
-    "split_unlabelled",
-    "start_at_prevalence",
-    "study",
-    "undo_sampling",
-    "weighted_loss",
-]
+_HERE = ("__version__", "check", "inference", "lidc", "metrics", "predictive", "shift", "study")
+__all__ = sorted([*_MODULE_OF, *_HERE])
 
 
 def __getattr__(name: str) -> Any:

@@ -52,11 +52,10 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     """
     table = array_of(values, name)
     if table.ndim != 2 or table.shape[1] < 2:
-        remedy = "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`"
-        if table.ndim > 2:
-            remedy = "make rows of a dense map, such as `log_probs.movedim(1, -1).flatten(0, -2)`"
         raise ValueError(
-            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: {remedy}."
+            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: write both "
+            "columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`, or make rows of a dense map, "
+            "such as `log_probs.movedim(1, -1).flatten(0, -2)`."
         )
     if num_classes is not None and table.shape[1] != num_classes:
         raise ValueError(
@@ -73,6 +72,33 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     return table
 
 
+def feature_table(values: Any, name: str, like: Any = None, finite: bool = False) -> np.ndarray:
+    """Return features as a table `(n, d)`, float64, with images flattened; with the columns of `like`, if given."""
+    table = array_of(values, name).astype(np.float64, copy=False)
+    if table.ndim < 2 or 0 in table.shape:
+        raise ValueError(
+            f"Expected `{name}` to be a table of features, a row per example, but got shape {table.shape}: "
+            f"{'write one column as `x[:, None]`' if table.ndim == 1 else 'is the data set empty?'}."
+        )
+    table = table.reshape(len(table), -1)
+    width = table.shape[1] if like is None else math.prod(np.shape(like)[1:])
+    if table.shape[1] != width:
+        raise ValueError(
+            f"Expected `{name}` to have the {width} columns of the labelled rows, but got {table.shape[1]}: "
+            "take both from the same source, without the label."
+        )
+    columns, own = (list(getattr(each, "columns", [])) for each in (like, values))
+    if columns and own and columns != own:
+        raise ValueError(
+            f"Expected `{name}` to have the labelled rows' columns in their order, but got {own[:10]} for {columns[:10]}: "
+            f"write `{name}[x.columns]`."
+        )
+    if finite and not np.isfinite(table).all():
+        row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
+        raise ValueError(f"Expected `{name}` to be finite, but row {row} is not: drop such rows, or fill them in.")
+    return table
+
+
 def array_of(values: Any, name: str) -> np.ndarray:
     """Return a NumPy array of numbers that shares memory with `values` if it can; a tensor is detached.
 
@@ -84,8 +110,9 @@ def array_of(values: Any, name: str) -> np.ndarray:
         if str(values.dtype) == "torch.bfloat16":
             values = values.float()
         values = values.resolve_conj().resolve_neg().numpy()
-    labels = name.endswith(("target", "labels"))
-    remedy = "number the classes from 0" if labels else "give an array or a tensor of numbers"
+    labels, remedy = name.endswith(("target", "labels")), "give an array or a tensor of numbers"
+    if labels:
+        remedy = "number the classes from 0 in the order of the columns, such as by `np.unique(y, return_inverse=True)[1]`"
     kind = type(values).__name__
     try:
         array = np.asarray(values)
@@ -94,7 +121,8 @@ def array_of(values: Any, name: str) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"Expected `{name}` to be numbers, but got {kind}: {remedy}.") from error
     if array.dtype.kind not in "biuf":
-        remedy = _how_to_number(values) if labels else remedy
+        if labels and any(map(is_missing, np.asarray(values, dtype=object).ravel().tolist())):
+            remedy = f"drop the rows without a label, such as by `y.notna()` of a pandas series; {remedy}"
         came = getattr(values, "dtype", np.asarray(values).dtype)
         raise ValueError(f"Expected `{name}` to be numbers, but got {kind} of dtype {came}: {remedy}.")
     dtype = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
@@ -257,12 +285,27 @@ def is_missing(value: Any) -> bool:
     return value is None or not any((value != value) is no for no in (False, np.False_))
 
 
-def clusters_of(groups: Numbers | None, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | None:
+def clusters_of(groups: Any, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | None:
     """Return the group of each row as a number: the given one, or for a dense map its image."""
-    images = _group_numbers(groups, shape[0])
-    if len(shape) == 2:
-        return images
-    return np.repeat(np.arange(shape[0]) if images is None else images, math.prod(shape[2:]))
+    if groups is None:
+        return None if len(shape) == 2 else np.repeat(np.arange(shape[0]), math.prod(shape[2:]))
+    names: Any = np.asarray(groups.detach().cpu() if is_tensor(groups) else groups)
+    if names.shape != (shape[0],):
+        raise ValueError(
+            f"Expected one group id per row, ({shape[0]},), or per image of a dense map, but got shape {names.shape}: "
+            "give each example its patient's id."
+        )
+    plain = names.dtype.kind in "biuf"
+    listed: list[Any] = [] if plain else list(groups)  # NumPy would convert missing values in a list of strings to strings
+    without = np.flatnonzero(names != names if plain else [is_missing(name) for name in listed])
+    if len(without):
+        raise ValueError(
+            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
+            "give each such row an id of its own."
+        )
+    order = {name: number for number, name in enumerate(dict.fromkeys(listed))}
+    number = np.unique(names, return_inverse=True)[1] if plain else np.array([order[name] for name in listed])
+    return np.repeat(number.astype(np.int64), math.prod(shape[2:]))
 
 
 def row_blocks(table: Array, rows: int = _BLOCK) -> list[tuple[int, Array]]:
@@ -292,10 +335,12 @@ def checked_choice(value: Any, name: str, choices: Iterable[Choice], remedy: str
 
 def checked_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf, remedy: str = "") -> float:
     """Return a finite number from `least` to `most` as a float, or raise a ValueError."""
-    number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an int too large for a float
+        number = math.inf
     if not (least <= number <= most and math.isfinite(number)):
-        most_too = "" if most == math.inf else f" to {most:g}"
-        span = "" if least == -math.inf else f" from {least:g}{most_too or ' up'}"
+        span = "" if least == -math.inf else f" from {least:g}" + (" up" if most == math.inf else f" to {most:g}")
         raise ValueError(f"Expected `{name}` to be a finite number{span}, but got {value!r}: {remedy or 'write a number'}.")
     return number
 
@@ -322,50 +367,6 @@ def random_generator(generator: Any) -> np.random.Generator:
 def _moved(array: Array, source: int, destination: int) -> Array:
     """Return `np.moveaxis`; of tensors `movedim`, which `torch.func.vmap` knows."""
     return array.movedim(source, destination) if is_tensor(array) else np.moveaxis(array, source, destination)
-
-
-def _group_numbers(groups: Any, rows: int) -> np.ndarray | None:
-    if groups is None:
-        return None
-    names: Any = np.asarray(groups.detach().cpu() if is_tensor(groups) else groups)
-    if names.shape != (rows,):
-        raise ValueError(
-            f"Expected one group id per row, ({rows},), or per image of a dense map, but got shape {names.shape}: "
-            "give each example its patient's id."
-        )
-    if names.dtype.kind in "biuf":
-        without = np.flatnonzero(names != names)
-    else:  # NumPy would convert missing values in a list of strings to strings
-        names = list(groups)
-        without = np.flatnonzero([is_missing(name) for name in names])
-    if len(without):
-        raise ValueError(
-            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
-            "give each such row an id of its own."
-        )
-    if isinstance(names, np.ndarray):
-        return np.unique(names, return_inverse=True)[1].astype(np.int64)
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
-
-
-def _how_to_number(labels: Any) -> str:
-    """Return advice on how to number the labels, with pandas functions if the labels are a pandas object."""
-    values = np.asarray(labels, dtype=object).ravel().tolist()
-    if any(is_missing(value) for value in values):
-        return "drop the rows without a label, such as by `y.notna()` of a pandas series, and number the classes from 0"
-    in_words = all(isinstance(value, str) for value in values)
-    if in_words and all(value.isdecimal() for value in values):
-        return "number the classes from 0; `y.astype(int)` makes numbers of these"
-    in_pandas = type(labels).__module__.startswith("pandas")
-    call = "pd.factorize(y, sort=True)[0]" if in_pandas else "np.unique(y, return_inverse=True)[1]"
-    if in_pandas and str(labels.dtype) == "category" and type(labels).__name__ == "Series":
-        call = "y.cat.codes"
-    if not in_words or not in_pandas:
-        return f"number the classes from 0 in the order of the predictions' columns, such as by `{call}`"
-    names = sorted(set(values))
-    listed = ", ".join(f"{name!r}: {number}" for number, name in enumerate(names[:4])) + (", …" if len(names) > 4 else "")
-    return f"number the classes from 0 in the order of the predictions' columns, such as by `y.map({{{listed}}})` or `{call}`"
 
 
 def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +21,7 @@ from .losses.functional import likelihood_of
 from .marginals import in_transform
 from .predictive.retarget import refuse_patterns
 from .prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
-from .serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
+from .serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from .tensors import as_input, by_cell, first_float, full_precision, in_mode, tensor_of
 
 _FORMAT = Format(
@@ -148,7 +147,7 @@ class PrevalenceLayer(nn.Module):
         `load` detects damage by the SHA-256 digest in the file. It does not detect a forgery, which can have a new digest; sign
         the file if that matters. Weights by pattern of a multi-label prevalence are not needed to predict, and not written.
         """
-        write_file(_FORMAT, Path(path), self.state_dict(), self._facts())
+        write_file(_FORMAT, path, self.state_dict(), self._facts())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
@@ -164,23 +163,22 @@ class PrevalenceLayer(nn.Module):
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
                 which are then not changed.
         """
-        path = Path(path)
         tensors, facts = read_file(_FORMAT, path)
         prevalence: Prevalence | MultilabelPrevalence
-        try:
-            several = isinstance(facts["likelihood"], dict) and facts["likelihood"].get("name") == "Findings"
+        if isinstance(facts["likelihood"], dict) and facts["likelihood"].get("name") == "Findings":
             rates = facts["population"], facts["sampling"], facts["evidence"]
-            prevalence = Prevalence.multilabel(*rates, names=facts["classes"]) if several else saved_prevalence(facts, path)
-            layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
-        except OverflowError as error:
-            raise too_large(path, error) from error
+            prevalence = Prevalence.multilabel(*rates, names=facts["classes"])
+        else:
+            prevalence = saved_prevalence(facts)
+        layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
         own = layer._facts()["likelihood"]
         if facts["likelihood"] != own:
             raise ValueError(
                 f"Expected the likelihood that the layer was saved with, {facts['likelihood']}, but got {own}: "
                 "pass `likelihood=…` to load."
             )
-        copy_state(tensors, layer)
+        check_fit(tensors, layer.state_dict())
+        layer.load_state_dict(tensors)
         return layer
 
     def extra_repr(self) -> str:
@@ -305,17 +303,14 @@ def _is_frame(x: Any) -> bool:
 
 
 def _numbers(frame: Any) -> np.ndarray:
-    whole: np.ndarray = np.ascontiguousarray(frame.to_numpy())
-    if whole.dtype.kind in "biuf":
-        return whole
-    columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # mixed dtypes
+    columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # their dtypes may differ
     others = [name for name, column in columns.items() if column.dtype.kind not in "biuf"]
     if others:
         raise ValueError(
             f"Expected a DataFrame of numbers, but column(s) {others} are not: encode words with pandas.get_dummies(x), fill "
             "what is missing with x.fillna(…), or leave the column out with x.drop(columns=…), as was done in training."
         )
-    return np.stack(list(columns.values()), 1).astype(np.float64)
+    return np.stack(list(columns.values()), 1)
 
 
 def _outputs_at(value: Any, prevalence: Prevalence | MultilabelPrevalence) -> tuple[str | list[float], Tensor]:

@@ -7,6 +7,7 @@ version of the format and a SHA-256 digest of everything. The digest detects dam
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -27,7 +28,6 @@ from .prevalence import MultilabelPrevalence, Prevalence
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
 _KEY = "rightloss"
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}  # the others have no common dtype
-_OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
 
 
 @dataclass(frozen=True)
@@ -102,21 +102,14 @@ def read_file(
     return tensors, facts
 
 
-def copy_state(tensors: Mapping[str, Array], module: Any) -> None:
-    """Copy tensors into the `nn.Module` if all fit; otherwise copy none and raise a ValueError that names the others."""
-    check_fit(tensors, module.state_dict())
-    module.load_state_dict(tensors, strict=True)
-
-
 def check_fit(tensors: Mapping[str, Array], own: Mapping[str, Array]) -> None:
     """Raise a ValueError that names the file's `tensors` that do not fit the model's `own`."""
     wrong = [f"{name} is missing from the file" for name in own if name not in tensors]
     wrong += [f"{name} is not in the model" for name in tensors if name not in own]
-    wrong += [
-        f"{name} is {_form(tensors[name])} in the file and {_form(own[name])} in the model"
-        for name in own
-        if name in tensors and not _fits(tensors[name], own[name])
-    ]
+    for name in own:
+        if name in tensors and not _fits(tensors[name], own[name]):
+            saved, needed = (f"{_dtype(each)} {tuple(each.shape)}" for each in (tensors[name], own[name]))
+            wrong.append(f"{name} is {saved} in the file and {needed} in the model")
     if wrong:
         raise ValueError(
             f"Expected weights that fit the model, but {'; '.join(wrong[:10])}{' …' * (len(wrong) > 10)}: "
@@ -126,30 +119,24 @@ def check_fit(tensors: Mapping[str, Array], own: Mapping[str, Array]) -> None:
 
 def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str, Any]:
     """Return the prevalence as metadata for a file."""
-    rates = {"population": prevalence.population.tolist(), "sampling": prevalence.sampling.tolist()}
-    if isinstance(prevalence, MultilabelPrevalence):
-        return {**rates, "evidence": prevalence.evidence, "concentration": None}
-    alpha = prevalence.concentration
-    return {**rates, "evidence": prevalence.evidence, "concentration": None if alpha is None else alpha.tolist()}
+    alpha = prevalence.concentration if isinstance(prevalence, Prevalence) else None
+    return {
+        "population": prevalence.population.tolist(),
+        "sampling": prevalence.sampling.tolist(),
+        "evidence": prevalence.evidence,
+        "concentration": None if alpha is None else alpha.tolist(),
+    }
 
 
-def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
+def saved_prevalence(facts: Mapping[str, Any]) -> Prevalence:
     """Return the prevalence from the metadata of `prevalence_facts`."""
-    try:
-        if facts["sampling"] in ([0, 1], [1, 0]) and len(facts["population"]) == 2:
-            one = Prevalence.positive_unlabelled(facts["population"][1], int(facts["sampling"][1]))
-            return one.with_evidence(facts["evidence"])
-        if facts["concentration"] is None:
-            return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
-        kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
-        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
-    except OverflowError as error:
-        raise too_large(path, error) from error
-
-
-def too_large(path: str | os.PathLike[str], error: OverflowError) -> ValueError:
-    """Return the error for a number in a file that is too large for a float."""
-    return ValueError(f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save it again.")
+    if facts["sampling"] in ([0, 1], [1, 0]) and len(facts["population"]) == 2:
+        one = Prevalence.positive_unlabelled(facts["population"][1], int(facts["sampling"][1]))
+        return one.with_evidence(facts["evidence"])
+    if facts["concentration"] is None:
+        return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
+    kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
+    return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
 
 
 def _facts_of(kind: Format, text: str | None, path: Path) -> dict[str, Any]:
@@ -198,15 +185,12 @@ def _fits(given: Array, own: Array) -> bool:
     return given.shape == own.shape and (old == new or _BITS.get(old, 99) < _BITS.get(new, 0))
 
 
-def _form(value: Array) -> str:
-    return f"{_dtype(value)} {tuple(value.shape)}"
-
-
 def _kind_of(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(2)
-    named = (what for magic, what in _OTHERS.items() if magic and start.startswith(magic))
-    return _OTHERS[b""] if not start else next(named, "cut short, damaged, or of another kind")
+    known = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON"}
+    named = (what for magic, what in known.items() if start.startswith(magic))
+    return next(named, "cut short, damaged, or of another kind") if start else "empty"
 
 
 def _refuse_folder(path: Path) -> None:
@@ -217,8 +201,6 @@ def _refuse_folder(path: Path) -> None:
 
 
 def _safetensors(name: str) -> ModuleType:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:

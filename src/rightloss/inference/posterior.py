@@ -416,7 +416,7 @@ def _read(
 ) -> tuple[Any, ...]:
     """Return the arguments of `Posterior`; the model and the likelihood are not changed."""
     tensors, facts = read_file(_FORMAT, path)
-    prevalence = _prevalence_of(facts, path, given)
+    prevalence = _prevalence_of(facts, given)
     if likelihood is None and isinstance(prevalence, Prevalence):
         likelihood = Categorical(prevalence.num_classes)
     own = _likelihood_facts(likelihood, prevalence)
@@ -437,10 +437,10 @@ def _read(
 
 
 def _prevalence_of(
-    facts: Mapping[str, Any], path: str | os.PathLike[str], given: Prevalence | ContinuousPrevalence | None
+    facts: Mapping[str, Any], given: Prevalence | ContinuousPrevalence | None
 ) -> Prevalence | ContinuousPrevalence:
     if facts["population"] is not None and given is None:
-        return saved_prevalence(facts, path)
+        return saved_prevalence(facts)
     if facts["population"] is None and isinstance(given, ContinuousPrevalence):
         return given
     wanted = "no `prevalence` for classes" if given is not None else "`prevalence`, a ContinuousPrevalence, for a density"

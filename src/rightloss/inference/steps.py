@@ -12,10 +12,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..arrays import checked_level as checked_level
 from ..extras import install
+from ..tensors import in_mode as in_mode
 from .distributions import Diverged
 
 
@@ -82,15 +83,3 @@ def own_random(seed: Any) -> Iterator[torch.Generator]:
     with torch.random.fork_rng():
         torch.manual_seed(int(seed))
         yield torch.Generator().manual_seed(int(seed))
-
-
-@contextmanager
-def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Put the model in training or eval mode inside, and restore the mode of each module afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

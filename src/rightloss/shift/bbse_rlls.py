@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar, nnls
 
 from ..calibration.held_out import HeldOut
-from .regions import boundary_limit, within_simplex
+from .regions import welch_limit, within_simplex
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,6 @@ class PredictionMoments:
     by_class: np.ndarray
     spreads: np.ndarray
     counts: np.ndarray
-
-    @property
-    def frequencies(self) -> np.ndarray:
-        """The label frequencies of the held-out set (K,)."""
-        return self.counts / self.counts.sum()
 
 
 def prediction_moments(blocks: Iterable[np.ndarray], held_out: HeldOut, soft: bool) -> PredictionMoments:
@@ -81,19 +76,22 @@ def rlls(data: PredictionMoments) -> np.ndarray:
     small relative to the smallest singular value of C. Then the result is that of BBSE with its constraint. Finally the weights
     1 + θ are scaled to a prevalence.
     """
-    rho, size = data.frequencies, len(data.counts)
+    rho, size = data.counts / data.counts.sum(), len(data.counts)
     joint = data.by_class * rho
     shift = data.target - joint.sum(1)
     spread = 2 * math.log(2 * size / 0.05)
     penalty = 0.03 * (spread / (3 * data.counts.sum()) + math.sqrt(spread / data.counts.sum()))
 
-    exact = _unconstrained(data) / rho - 1
-    # if the solution of C θ = b is feasible and its subgradient contains 0, it is the minimum
-    push = np.linalg.lstsq(joint.T, exact, rcond=None)[0]
-    if (exact >= -1).all() and np.linalg.matrix_rank(joint) == size and penalty * np.linalg.norm(push) <= np.linalg.norm(exact):
-        theta = exact
-    else:
-        theta = _least_cost(joint, shift, penalty)
+    def ridge(log_ridge: float) -> np.ndarray:
+        root = math.exp(log_ridge / 2)
+        return nnls(np.vstack([joint, root * np.eye(size)]), np.append(data.target, np.full(size, root)))[0] - 1
+
+    def cost(theta: np.ndarray) -> float:
+        return float(np.linalg.norm(joint @ theta - shift) + penalty * np.linalg.norm(theta))
+
+    # the minimum is one of the ridge solutions, and along them the cost has a single minimum
+    best = minimize_scalar(lambda at: cost(ridge(at)), bounds=(-40.0, 10.0), method="bounded", options={"xatol": 1e-9})
+    theta = min(ridge(-40.0), ridge(float(best.x)), np.zeros(size), key=cost)
     weights = rho * (1 + theta)
     return weights / weights.sum()
 
@@ -122,9 +120,7 @@ def fieller_region(data: PredictionMoments, population: np.ndarray, level: float
     others = others / others.sum(1, keepdims=True)
     centre = _unconstrained(data)
     of_held_out = by_class @ population**2
-    share = of_held_out / (of_held_out + by_target).clip(1e-300)
-    degrees = max(float(data.counts.min()) - 1, 1) / share.clip(1e-9) ** 2  # Welch's: few held-out rows show their own spread
-    z2 = np.array([boundary_limit(math.inf, level, float(each)) for each in degrees])
+    z2 = welch_limit(by_target, by_target + of_held_out, float(data.counts.min()), level)
     own, rest = z2 * np.diag(by_class), z2 * (others**2 * by_class).sum(1)
     square, linear, constant = 1 - own - rest, rest - centre, centre**2 - z2 * by_target - rest
     root = np.sqrt((linear**2 - square * constant).clip(0))
@@ -170,21 +166,3 @@ def _mean_spread(total: np.ndarray, products: np.ndarray, count: int, soft: bool
     if not soft:
         return largest / count
     return (products - np.outer(total, total) / count + largest) / count**2
-
-
-def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndarray:
-    """Return the θ ≥ −1 that minimises ‖C θ − b‖ + λ‖θ‖.
-
-    The minimum is one of the ridge solutions, and along them the cost has a single minimum.
-    """
-    size = len(shift)
-
-    def ridge(log_ridge: float) -> np.ndarray:
-        root = math.exp(log_ridge / 2)
-        return nnls(np.vstack([joint, root * np.eye(size)]), np.append(shift + joint.sum(1), np.full(size, root)))[0] - 1
-
-    def cost(theta: np.ndarray) -> float:
-        return float(np.linalg.norm(joint @ theta - shift) + penalty * np.linalg.norm(theta))
-
-    best = minimize_scalar(lambda at: cost(ridge(at)), bounds=(-40.0, 10.0), method="bounded", options={"xatol": 1e-9})
-    return min(ridge(-40.0), ridge(float(best.x)), np.zeros(size), key=cost)

@@ -33,13 +33,13 @@ from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rll
 from .label_shift import LabelShiftWarning, goodness_of_fit, held_out_by_finding, sampling_mix
 from .maximum_likelihood import MixLikelihood, QuadraticModel, maximise
 from .regions import (
-    boundary_limit,
     condition_number,
     curvature_at,
     curvature_region,
     deviance_limit,
     profile_region,
     tangent_inverse,
+    welch_limit,
 )
 from .stream import PredictionStream, Stream, predictions_by_finding
 
@@ -136,7 +136,15 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are these
     rows = PredictionStream(log_probs, passes=method == "em")
     rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
     data = None if held_out is None else held_out_set(held_out, rows.num_classes, held_out_groups)
-    clusters = None if groups is None else _clusters_of(groups, rows, log_probs, method)
+    clusters = None
+    if groups is not None:
+        if method != "em" or rows.is_stream:
+            what = f"method={method!r}" if method != "em" else "a stream of predictions"
+            raise ValueError(
+                f"Expected no `groups` for {what}, but got some: use method='em' and a table in memory, or repeat the estimate "
+                "on groups drawn with replacement."
+            )
+        clusters = clusters_of(groups, array_of(log_probs, "log_probs").shape)
     fitted = _fitted_calibration(choice, method, data, rho)
     rho = rho if fitted is None else fitted.sampling
     if method == "em":
@@ -278,23 +286,37 @@ def _fitted_calibration(
 ) -> Calibration | None:
     """Return the calibration to apply, fitted if necessary, and warn if it is doubtful."""
     if method == "em" and calibration is None:
+        calibration = "assumed" if data is None else "affine"
         if data is None:
-            _warn_of_trust(stacklevel=4)
-        else:
-            calibration = "affine"
+            warnings.warn(
+                "The predictions are trusted to be calibrated at the mix `sampling`, which unlabelled rows cannot show; those "
+                "of a model trained with one of rightloss's losses are at its population. If they are not, as often with "
+                "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the "
+                "model was not trained on, or calibration='assumed' if this was checked.",
+                PrevalenceWarning,
+                stacklevel=3,
+            )
     if calibration is None or calibration == "assumed":
         return None
     if isinstance(calibration, str):
         assert data is not None
         calibration = calibrate(data, calibration, shrink=0.0, stacklevel=4)  # shrunken slopes would bias the estimate
-    if len(calibration.slopes) != len(rho) or calibration.counts is None:
-        kind = f"one of {len(calibration.slopes)}" if calibration.counts is not None else "one without labels"
+    counts = calibration.counts
+    if len(calibration.slopes) != len(rho) or counts is None:
+        kind = f"one of {len(calibration.slopes)}" if counts is not None else "one without labels"
         raise ValueError(
             f"Expected a calibration of {len(rho)} classes, fitted to labels, but got {kind}: fit it to this model."
         )
     if method == "em":
-        _warn_of_mix(calibration, rho, stacklevel=4)
-        warn_of_few(calibration.counts, stacklevel=4)
+        if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
+            shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
+            warnings.warn(
+                f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes "
+                "`sampling`: the prevalence may be far off; use calibration='affine'.",
+                LabelShiftWarning,
+                stacklevel=3,
+            )
+        warn_of_few(counts, stacklevel=4)
     return calibration
 
 
@@ -311,21 +333,24 @@ def _maximum_likelihood(
     # moved away from the boundary, because other rows may need a class that these rows do not
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
-    curvature, limit, sets = curvature_at(best, level), deviance_limit(level), _independent_examples(calibration, clusters)
+    # the variance beyond the curvature is estimated from the held-out examples of the rarest class, and from the groups
+    examples = math.inf if calibration is None else float(np.asarray(calibration.counts).min())
+    examples = examples if clusters is None else min(examples, float(clusters.max()) + 1)
 
-    def added(point: np.ndarray) -> np.ndarray:
-        return _added_variance(likelihood, point, calibration, clusters)
+    def variances(point: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the variances of π̂ by H⁻¹ (K,), their covariance with the added variance `(K, K)`, and limits (K,)."""
+        plain = tangent_inverse(curvature)
+        full = plain + plain @ likelihood.added_variance(point, clusters) @ plain
+        return np.diag(plain), full, welch_limit(np.diag(plain), np.diag(full), examples, level)
 
     def most(model: QuadraticModel) -> np.ndarray:
         # without fixing classes at 0: the calibration is as uncertain for a class at 0 as for one close to 0
-        alone, together = (np.diag(each) for each in _covariances(model.curvature, added(model.point)))
-        widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
-        return np.sqrt(limit * widening * _stretch(alone, together, sets, level))
+        alone, full, limit = variances(model.point, model.curvature)
+        return np.sqrt(limit * np.diag(full) / alone)
 
-    plain, full = _covariances(curvature, added(best.point))
-    errors, wide = (np.sqrt(np.diag(each).clip(0)) for each in (plain, full))
-    wide = wide * np.sqrt(_stretch(np.diag(plain), np.diag(full), sets, level))
-    low, high = (best.point, best.point) if region is None else curvature_region(best.point, wide, level)
+    curvature = curvature_at(best, level)
+    alone, full, limit = variances(best.point, curvature)
+    low, high = curvature_region(best.point, np.sqrt(limit * np.diag(full).clip(0)))
     if region == "auto":
         cheap = likelihood.is_kept and 24.0 * (rows.count or 0) * rows.num_classes**3 <= _PROFILE_WORK
         # where the curvature has little information
@@ -337,59 +362,18 @@ def _maximum_likelihood(
         def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
             return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
 
-        low, high = profile_region(likelihood, best, errors, own, reach if sets < _ENOUGH else None)
-    found = _fields(best.point, low.copy(), high.copy(), region or "none", full, condition_number(curvature))
-    return found | {"iterations": best.iterations, "converged": best.converged, "log_likelihood": best.value}
-
-
-def _covariances(curvature: np.ndarray, added: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return H⁻¹, and H⁻¹ (H + `added`) H⁻¹."""
-    plain = tangent_inverse(curvature)
-    return plain, plain + plain @ added @ plain
-
-
-def _added_variance(
-    likelihood: MixLikelihood, point: np.ndarray, calibration: Calibration | None, clusters: np.ndarray | None
-) -> np.ndarray:
-    """Return the variance of the gradient of L beyond its curvature `(K, K)`: by the calibration, and by groups of rows."""
-    added = np.zeros((len(point), len(point)))
-    if calibration is not None:
-        moved = likelihood.by_calibration(point)
-        added += moved @ calibration.covariance @ moved.T
-    if clusters is not None:
-        added += likelihood.by_cluster(point, clusters)
-    return added
-
-
-def _independent_examples(calibration: Calibration | None, clusters: np.ndarray | None) -> float:
-    """Return the smaller of the held-out examples of the rarest class and the groups: what the added variance is from."""
-    counts = math.inf if calibration is None else float(np.asarray(calibration.counts).min())
-    return counts if clusters is None else min(counts, float(clusters.max()) + 1)
-
-
-def _stretch(alone: np.ndarray, together: np.ndarray, examples: float, level: float) -> np.ndarray:
-    """Return Student's limit of the deviance relative to the normal one (K,), with Welch's degrees of freedom.
-
-    Of the variance, the part beyond `alone` is estimated from few examples, with as many degrees of freedom, less one.
-    """
-    share = np.divide(together - alone, together, out=np.zeros_like(alone), where=together > 0).clip(1e-9, 1)
-    if not math.isfinite(examples):
-        return np.ones_like(alone)
-    degrees = max(examples - 1, 1) / share**2
-    return np.array([boundary_limit(math.inf, level, float(each)) for each in degrees]) / deviance_limit(level)
-
-
-def _clusters_of(groups: Any, rows: PredictionStream, log_probs: Any, method: str) -> np.ndarray:
-    """Return the number of each row's group, for a table in memory."""
-    if method != "em" or rows.is_stream:
-        what = f"method={method!r}" if method != "em" else "a stream of predictions"
-        raise ValueError(
-            f"Expected no `groups` for {what}, but got some: use method='em' and a table in memory, or repeat the estimate on "
-            "groups drawn with replacement."
-        )
-    clusters = clusters_of(groups, array_of(log_probs, "log_probs").shape)
-    assert clusters is not None
-    return clusters
+        low, high = profile_region(likelihood, best, np.sqrt(alone), own, reach if examples < _ENOUGH else None)
+    return {
+        "population": best.point,
+        "low": best.point.copy() if region is None else low,
+        "high": best.point.copy() if region is None else high,
+        "region": region or "none",
+        "covariance": full,
+        "condition": condition_number(curvature),
+        "iterations": best.iterations,
+        "converged": best.converged,
+        "log_likelihood": best.value,
+    }
 
 
 def _linear_system(
@@ -402,39 +386,17 @@ def _linear_system(
     means = prediction_moments(blocks, data, soft=method.endswith("soft"))
     point = rlls(means) if method.startswith("rlls") else bbse(means)
     low, high = (point, point) if region is None else fieller_region(means, point, level)
-    low, high, region = np.minimum(low, point), np.maximum(high, point), "none" if region is None else "fieller"
-    return _fields(point, low, high, region, covariance(means, point), float(np.linalg.cond(means.by_class)))
-
-
-def _fields(
-    population: np.ndarray, low: np.ndarray, high: np.ndarray, region: str, covariance: np.ndarray, condition: float
-) -> dict[str, Any]:
-    """Return the fields of a `PrevalenceEstimate` that both kinds of method have."""
-    return {**locals(), "iterations": 1, "converged": True, "log_likelihood": None}
-
-
-def _warn_of_trust(stacklevel: int) -> None:
-    warnings.warn(
-        "The predictions are trusted to be calibrated at the mix `sampling`, which unlabelled rows cannot show; those of a "
-        "model trained with one of rightloss's losses are at its population. If they are not, as often with trees, the "
-        "estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was not "
-        "trained on, or calibration='assumed' if this was checked.",
-        PrevalenceWarning,
-        stacklevel=stacklevel,
-    )
-
-
-def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> None:
-    """Warn if a calibration assumes a held-out set at the mix ρ, but its labels contradict that."""
-    counts = np.asarray(calibration.counts)
-    if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
-        shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
-        warnings.warn(
-            f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes "
-            "`sampling`: the prevalence may be far off; use calibration='affine'.",
-            LabelShiftWarning,
-            stacklevel=stacklevel,
-        )
+    return {
+        "population": point,
+        "low": np.minimum(low, point),
+        "high": np.maximum(high, point),
+        "region": "none" if region is None else "fieller",
+        "covariance": covariance(means, point),
+        "condition": float(np.linalg.cond(means.by_class)),
+        "iterations": 1,
+        "converged": True,
+        "log_likelihood": None,
+    }
 
 
 def warn_of_few(counts: np.ndarray, stacklevel: int, what: str = "held-out examples") -> None:
@@ -452,18 +414,19 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) 
     """Return the calibration, by its present name."""
     checked_choice(method, "method", get_args(Method))
     checked_choice(region, "region", ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None))
-    kind = None if isinstance(calibration, Calibration) else calibration
-    if kind is not None and not (isinstance(kind, str) and kind == "assumed"):
-        kind = checked_kind(kind, "calibration", stacklevel=4)
-    if kind == "assumed" and held_out is not None:
+    assumed = isinstance(calibration, str) and calibration == "assumed"
+    if assumed and held_out is not None:
         raise ValueError(
             "Expected calibration='assumed' or `held_out`, but got both: leave one of them out; with a held-out set nothing "
             "needs to be assumed."
         )
-    needs = f"method={method!r}" if method != "em" else f"calibration={kind!r}" if kind not in (None, "assumed") else None
-    if needs and held_out is None:
+    fits = calibration is not None and not assumed and not isinstance(calibration, Calibration)
+    if fits:
+        calibration = checked_kind(calibration, "calibration", stacklevel=4)
+    if held_out is None and (fits or method != "em"):
+        needs = f"method={method!r}" if method != "em" else f"calibration={calibration!r}"
         raise ValueError(
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
             "or use method='em' on calibrated predictions."
         )
-    return calibration if isinstance(calibration, Calibration) else kind  # type: ignore[return-value]
+    return calibration

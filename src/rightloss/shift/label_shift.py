@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from scipy.special import chdtrc
+from scipy.special import chdtrc, xlogy
 
 from ..arrays import Numbers, Predictions, array_of, array_or_tensor, checked_level, log_prob_table, rows_of
 from ..calibration.held_out import HeldOut, held_out_set
@@ -247,9 +247,8 @@ def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | N
             f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
             f"({len(data.labels)},), but got shapes {ours.shape} and {theirs.shape}: give a number for every row."
         )
-    held = {j: HeldOut(data.log_probs[theirs == j], data.labels[theirs == j]) for j in np.unique(theirs)}
-    full = [j for j, rows in held.items() if rows.counts.all() and (ours == j).any()]
-    yield from ((target[ours == j], held[j]) for j in full)  # one at a time, as the target may be large
+    full = [j for j in np.unique(theirs) if data.take(theirs == j).counts.all() and (ours == j).any()]
+    yield from ((target[ours == j], data.take(theirs == j)) for j in full)  # one at a time, as the target may be large
     if not full:
         yield target, data
 
@@ -264,33 +263,27 @@ class _Fit(NamedTuple):
 
 
 def _distance(counts: np.ndarray, by_class: np.ndarray) -> _Fit:
-    """Fit a mixture, and return its deviance over the cells of both sets."""
-    shares, population = _fitted(counts, by_class)
-    observed = np.concatenate([counts[:, None], by_class], 1)
-    expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
-    ratio = np.divide(observed, expected, out=np.ones_like(expected), where=observed > 0)
-    return _Fit(max(0.0, 2 * float((observed * np.log(ratio)).sum())), population, len(counts), float(counts.sum()))
+    """Fit P `(B, K)` and π (K,) to the counts of both sets by maximum likelihood; return the deviance over all cells.
 
-
-def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit P `(B, K)` and π (K,) to the counts of both sets by maximum likelihood, with EM over the target rows' classes.
-
-    Each step increases the likelihood; the steps end when the gain is below 1e-6, far below the resolution of a χ².
+    By EM over the target rows' classes. Each step increases the likelihood; the steps end when the gain is below 1e-6, far
+    below the resolution of a χ².
     """
     sizes, rows = by_class.sum(0), counts.sum()
     pooled = (counts + by_class.sum(1)) / (rows + sizes.sum())
     shares = (by_class + 0.5 * pooled[:, None]) / (sizes + 0.5)  # no cell starts at 0, because EM would keep it there
-    population = np.full(len(sizes), 1 / len(sizes))
-    before = -np.inf
+    population, before = np.full(len(sizes), 1 / len(sizes)), -np.inf
     for _ in range(10_000):
         mixed = shares @ population
-        value = counts @ np.log(mixed) + (by_class * np.log(shares, out=np.zeros_like(shares), where=by_class > 0)).sum()
+        value = counts @ np.log(mixed) + xlogy(by_class, shares).sum()
         if value - before < 1e-6:
             break
         before = value
         owned = shares * population * (counts / mixed)[:, None]
         shares, population = (by_class + owned) / (sizes + owned.sum(0)), owned.sum(0) / rows
-    return shares, population
+    observed = np.column_stack([counts, by_class])
+    expected = np.column_stack([rows * (shares @ population), sizes * shares])
+    deviance = 2 * float((xlogy(observed, observed) - xlogy(observed, expected)).sum())
+    return _Fit(max(0.0, deviance), population, len(counts), float(rows))
 
 
 def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, error: float, size: float) -> list[str]:

@@ -68,35 +68,35 @@ class MixLikelihood:
             return None
         return lambda population: log_mixture(population, [some])
 
-    def by_calibration(self, population: np.ndarray) -> np.ndarray:
-        """Return ∂²L/∂π∂(a, c) `(K, 2K)` at π, where the log ratios are a_k log p_k + c_k up to a constant per row.
+    def added_variance(self, population: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+        """Return the variance of the gradient at π beyond the curvature `(K, K)`: by the calibration, and by clusters of rows.
 
-        With shares s_nk = r_nk / Σ_j π_j r_nj, ∂s_nk/∂l_nj = s_nk (1{j=k} − π_j s_nj).
+        The first is J Var(a, c) Jᵀ, J = ∂²L/∂π∂(a, c), where the log ratios are a_k log p_k + c_k up to a constant per row.
+        With shares s_nk = r_nk / Σ_j π_j r_nj, ∂s_nk/∂l_nj = s_nk (1{j=k} − π_j s_nj). The second is Σ_g s_g s_gᵀ of the sums
+        s_g of the rows' centred shares, times G/(G − 1) for G clusters, minus Σ_n s_n s_nᵀ.
         """
-        size = len(population)
-        by_slope, by_offset = np.zeros((size, size)), np.zeros((size, size))
-        for block, ratios in zip(self._rows, self._blocks(), strict=True):
-            shares = ratios / (population @ ratios)
-            if self._calibration is None or self._calibration.kind != "mean":  # the slopes of "mean" have no uncertainty
-                moved = shares * np.maximum(block.T, -1e5)  # a share of 0 times log 0 is 0
-                by_slope += np.diag(moved.sum(1)) - population * (shares @ moved.T)
-            by_offset += np.diag(shares.sum(1)) - population * (shares @ shares.T)
-        return np.concatenate([by_slope, by_offset], 1)
-
-    def by_cluster(self, population: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-        """Return the variance of the gradient `(K, K)` beyond the curvature, for rows correlated within `clusters` (n,).
-
-        It is Σ_g s_g s_gᵀ of the sums s_g of the rows' centred shares, times G/(G − 1) for G clusters, minus Σ_n s_n s_nᵀ.
-        """
-        start, count = 0, int(clusters.max()) + 1
-        sums, products = np.zeros((len(population), count)), 0.0
-        for ratios in self._blocks():
-            shares = ratios / (population @ ratios) - 1  # a constant for all classes does not move π
-            own = clusters[start : start + shares.shape[1]]
-            sums += [np.bincount(own, share, count) for share in shares]
-            products = products + shares @ shares.T
-            start += shares.shape[1]
-        return sums @ sums.T * (count / max(1, count - 1)) - products
+        size, added = len(population), np.zeros((len(population), len(population)))
+        if self._calibration is not None:
+            by_slope, by_offset = np.zeros((size, size)), np.zeros((size, size))
+            for block, ratios in zip(self._rows, self._blocks(), strict=True):
+                shares = ratios / (population @ ratios)
+                if self._calibration.kind != "mean":  # the slopes of "mean" have no uncertainty
+                    moved = shares * np.maximum(block.T, -1e5)  # a share of 0 times log 0 is 0
+                    by_slope += np.diag(moved.sum(1)) - population * (shares @ moved.T)
+                by_offset += np.diag(shares.sum(1)) - population * (shares @ shares.T)
+            both = np.concatenate([by_slope, by_offset], 1)
+            added += both @ self._calibration.covariance @ both.T
+        if clusters is not None:
+            count, start = int(clusters.max()) + 1, 0
+            sums = np.zeros((size, count))
+            for ratios in self._blocks():
+                shares = ratios / (population @ ratios) - 1  # a constant for all classes does not move π
+                own = clusters[start : start + shares.shape[1]]
+                sums += [np.bincount(own, share, count) for share in shares]
+                added -= shares @ shares.T
+                start += shares.shape[1]
+            added += sums @ sums.T * (count / max(1, count - 1))
+        return added
 
     def _blocks(self) -> Iterable[np.ndarray]:
         return (self._ratios(block) for block in self._rows) if self._kept is None else self._kept

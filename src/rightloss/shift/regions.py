@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 
@@ -40,30 +41,39 @@ def profile_region(
         reach: the limit at another π, if it differs, with its derivative by π_k.
         before: called before each search, for a likelihood that remembers its last evaluation.
     """
+
+    def excess(k: int, value: float, near: np.ndarray) -> tuple[float, float, np.ndarray]:
+        """Return the root of the deviance minus its limit, the derivative by π_k, and the maximum, searched from `near`."""
+        found = maximise(likelihood, _with(near, k, value), fixed=k)
+        if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
+            found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
+        if not np.isfinite(found.value):
+            return math.inf, math.nan, near
+        root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
+        gradient = found.model.gradient
+        slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
+        allowed, by_value = (float(most[k]), 0.0) if reach is None else reach(k, value, found.model)
+        return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
+
     size = len(best.point)
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
         if size == 2 and k == 1:  # the second class is 1 minus the first
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
-
-        def excess(value: float, near: np.ndarray, k: int = k) -> tuple[float, float, np.ndarray]:
-            return _excess(likelihood, best, near, k, value, reach or (lambda *_: (float(most[k]), 0.0)))
-
         for bounds, side in ((low, -1), (high, +1)):
             before()
-            bounds[k] = _bound(excess, best, k, side, float(most[k]), float(errors[k]))
+            bounds[k] = _bound(partial(excess, k), best, k, side, float(most[k]), float(errors[k]))
     return low, high
 
 
-def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. if that reaches 0 or 1, without a pass over the data."""
-    z = math.sqrt(deviance_limit(level))
-    low, high = np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
+def curvature_region(point: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return π̂_k ± `reach`, z times the standard error, on the scale of log-odds unless π̂_k ± reach is beyond 0 or 1."""
+    low, high = np.clip(point - reach, 0, 1), np.clip(point + reach, 0, 1)
     inner = (low > 0) & (high < 1)
-    centre, spread = np.where(inner, point, 0.5), np.where(inner, errors, 0.0)
-    logit, spread = np.log(centre / (1 - centre)), spread / (centre * (1 - centre))
-    below, above = (1 / (1 + np.exp(-logit - sign * z * spread)) for sign in (-1, 1))
+    centre = np.where(inner, point, 0.5)
+    steps = np.where(inner, reach / (centre * (1 - centre)), 0.0)
+    below, above = (expit(logit(centre) + sign * steps) for sign in (-1, 1))
     return within_simplex(np.where(inner, below, low), np.where(inner, above, high))
 
 
@@ -75,6 +85,20 @@ def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.nd
 def deviance_limit(level: float) -> float:
     """Return the quantile of χ² with one degree of freedom."""
     return float(ndtri((1 + level) / 2)) ** 2
+
+
+def welch_limit(alone: np.ndarray, together: np.ndarray, examples: float, level: float) -> np.ndarray:
+    """Return Student's t² (K,) at `level`, with Welch's degrees of freedom: the inverse of `normal_score`.
+
+    Args:
+        alone: the part of the variance that is known (K,).
+        together: the whole variance (K,); the rest is estimated, with as many degrees of freedom as examples, less one.
+        examples: their number; ∞ if all is known.
+        level: the level of the region.
+    """
+    share = ((together - alone) / together.clip(1e-300)).clip(1e-9, 1)
+    degrees = np.minimum(max(examples - 1, 1) / share**2, 1e18)
+    return degrees * np.expm1(deviance_limit(level) * ((8 * degrees + 3) / (8 * degrees + 1)) ** 2 / degrees)
 
 
 def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> float:
@@ -97,7 +121,7 @@ def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> 
 
     def missed(root: float) -> float:
         far = root if distance >= root else (distance**2 + root**2) / (2 * distance) if distance > 0 else math.inf
-        return _tail(root, degrees) + _tail(far, degrees) - (1 - level)
+        return float(sum(ndtr(-normal_score(each, degrees)) for each in (root, far))) - (1 - level)
 
     outside = 1.0
     while missed(outside) > 0:
@@ -110,11 +134,6 @@ def normal_score(t: float, degrees: float) -> float:
     if not math.isfinite(degrees) or not math.isfinite(t):
         return abs(t)
     return math.sqrt(degrees * math.log1p(t**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-
-
-def _tail(score: float, degrees: float) -> float:
-    """Return P(T > score ≥ 0) of Student's t."""
-    return float(ndtr(-normal_score(score, degrees)))
 
 
 def curvature_at(best: Maximum, level: float) -> np.ndarray:
@@ -180,33 +199,11 @@ def _bound(
     return end if abs(value - end) < _AT_THE_END else value
 
 
-def _excess(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, near: np.ndarray, k: int, value: float, reach: Reach
-) -> tuple[float, float, np.ndarray]:
-    """Return √(2 (L(π̂) − max L given π_k = value)) minus its limit, the derivative by the value, and the point of the maximum.
-
-    The search for the maximum starts at `near`.
-    """
-    found = maximise(likelihood, _with(near, k, value), fixed=k)
-    if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
-        found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
-    if not np.isfinite(found.value):
-        return math.inf, math.nan, near
-    root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
-    gradient = found.model.gradient
-    slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
-    allowed, by_value = reach(k, value, found.model)
-    return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
-
-
 def _with(point: np.ndarray, k: int, value: float) -> np.ndarray:
     """Return the point with `value` for class k, the others in proportion."""
-    others = np.where(np.arange(len(point)) == k, 0.0, point)
-    if others.sum() == 0:
-        others = np.where(np.arange(len(point)) == k, 0.0, 1.0)
-    start = others * ((1 - value) / others.sum())
-    start[k] = value
-    return start
+    others = np.delete(point, k)
+    others = others if others.sum() > 0 else np.ones_like(others)
+    return np.insert(others * ((1 - value) / others.sum()), k, value)
 
 
 def _moved(value: float, step: float, inside: float, outside: float) -> float:

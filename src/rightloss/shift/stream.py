@@ -43,26 +43,38 @@ class PredictionStream:
         self.is_stream, self._values, self._checked = _is_stream(values), values, False
         self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
+        self.count: int | None = None
         if self.is_stream:
             if passes:
                 _refuse_single_pass(values)
-            self.given = self._first()
+            stream = self._chunks()
+            self.given = _unwrapped(next(stream, None))
+            if self.given is None:
+                raise ValueError("Expected at least one table in `log_probs`, but the stream is empty: is the loader?")
+            self._waiting = chain([self.given], stream)  # for the first pass
             first = _rows(self.given)
         else:
             table = values if isinstance(values, np.memmap) else array_or_tensor(values, "log_probs")
             self._checked = table.ndim <= 2 and not isinstance(table, np.memmap)  # others are checked block by block
-            self.given, self._values = values, table
+            self.given, self._values, self.count = values, table, len(table) * math.prod(table.shape[2:])
             first = table if self._checked else _rows(table[:1])
         self.num_classes = int(log_prob_table(first).shape[1])
-        self.count = None if self.is_stream else len(table) * math.prod(table.shape[2:])
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the blocks of one pass."""
         seen = 0
-        for chunk in self._stream() if self.is_stream else [self._values]:
-            for block in self._cut(_unwrapped(chunk), seen):
-                seen += len(block)
-                yield block
+        for chunk in self._chunks():
+            table = _unwrapped(chunk)
+            mapped = isinstance(table, np.memmap)
+            for part in _parts(table if mapped else array_or_tensor(table, "log_probs")):
+                if mapped:
+                    part = np.array(part)
+                    _forget(table)
+                rows = _rows(part)
+                if not self._checked:
+                    log_prob_table(rows, self.num_classes, f"log_probs[{seen}:]" if seen else "log_probs")
+                seen += len(rows)
+                yield np.ascontiguousarray(array_of(rows, "log_probs"), np.float64)
         if self.count not in (None, seen) or seen == 0:
             raise ValueError(
                 f"Expected `log_probs` to give the same rows in every pass, but got {seen} after {self.count or 'none'}: "
@@ -79,18 +91,10 @@ class PredictionStream:
                 break
         return np.concatenate(blocks)
 
-    def _cut(self, table: Any, seen: int) -> Iterator[np.ndarray]:
-        for part in _parts(table if isinstance(table, np.memmap) else array_or_tensor(table, "log_probs")):
-            if isinstance(table, np.memmap):
-                part = np.array(part)
-                _forget(table)
-            rows = _rows(part)
-            if not self._checked:
-                log_prob_table(rows, self.num_classes, "log_probs" if seen == 0 else f"log_probs[{seen}:]")
-            seen += len(rows)
-            yield np.ascontiguousarray(array_of(rows, "log_probs"), np.float64)
-
-    def _stream(self) -> Iterator[Any]:
+    def _chunks(self) -> Iterator[Any]:
+        """Return a new iterator over the tables of the stream, or over the one table."""
+        if not self.is_stream:
+            return iter([self._values])
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             return waiting
@@ -102,15 +106,6 @@ class PredictionStream:
             )
         self._opened = opened
         return opened
-
-    def _first(self) -> Any:
-        """Return the first table of a stream, and keep it for the first pass."""
-        stream = self._stream()
-        first = next(stream, None)
-        if first is None:
-            raise ValueError("Expected at least one table in `log_probs`, but the stream is empty: is the loader?")
-        self._waiting = chain([first], stream)
-        return _unwrapped(first)
 
 
 def predictions_by_finding(values: Any, num_findings: int) -> list[Any]:

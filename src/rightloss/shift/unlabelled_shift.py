@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
-from ..arrays import Numbers, checked_number, random_generator
-from ..prevalence import Frequencies, PopulationEstimate, Prevalence, log_mix, without_estimate
+from ..arrays import Numbers, array_of, checked_number, feature_table, random_generator
+from ..prevalence import Frequencies, PopulationEstimate, Prevalence, log_mix, mix_of_every_class, without_estimate
 from .label_shift import LabelShiftWarning
-from .shift_features import MEANS, PAIRS, SPREADS, Streams, normal_scores, streams_of
-from .stream_scores import HeldOutPart, Learner
+from .stream_scores import MEANS, PAIRS, SPREADS, HeldOutPart, Learner, features_of, normal_scores
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 CLASSES = "classes"
+_SORTED_BY = 32  # columns by which rows are put in order
+_PER_PART = 4  # rows of a class per part, if possible
 _IN_WORDS = {
     MEANS: "the means of columns",
     SPREADS: "the spreads of columns",
@@ -122,24 +126,117 @@ def unlabelled_shift_test(
     """
     size = checked_number(size, "size", 1e-12, 1 - 1e-12, "write 0.05 for 5 % false alarms")
     known, num_classes = _population(prevalence)
-    data = streams_of(x, y, unlabelled, num_classes, groups, _checked_folds(folds), random_generator(generator))
-    learners = [Learner.of(data, part) for part in range(1, data.parts)]
+    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+        raise ValueError(f"Expected `folds` to be an int from 2 up, but got {folds!r}: 5 is usual.")
+    data = _streams_of(x, y, unlabelled, num_classes, groups, int(folds), random_generator(generator))
+    learners = [
+        Learner(data.features[data.part < part], data.votes[data.part < part], data.kinds) for part in range(1, data.parts)
+    ]
     found = _tested(data, learners, known)
     at_any = found.p_value if known is None else _tested(data, learners, None).p_value
     complaints = _complaints(found, known is not None, at_any, size)
     message = _message(data, found, complaints)
     if complaints:
         warnings.warn(message, LabelShiftWarning, stacklevel=2)
-    tenable, p_values = found.p_value >= size, _holm(found.raw)
-    return UnlabelledShift(
-        found.p_value, tenable, found.statistic, p_values, *found.auc, at_any, found.unseen, tuple(complaints), message
+    scores, tenable = (found.p_values, *found.auc), found.p_value >= size
+    return UnlabelledShift(found.p_value, tenable, found.statistic, *scores, at_any, found.unseen, tuple(complaints), message)
+
+
+class _Streams(NamedTuple):
+    """All rows, the labelled and the unlabelled: features `(rows, q)` and their kinds (q,), votes with a last column of 1 for
+    unlabelled rows `(rows, K + 1)`, the number of each row's group, its part, and the number of parts.
+    """
+
+    features: np.ndarray
+    kinds: np.ndarray
+    votes: Float64[np.ndarray, "rows streams"]
+    groups: Int64[np.ndarray, " rows"]
+    part: Int64[np.ndarray, " rows"]
+    parts: int
+
+
+def _streams_of(
+    x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: np.random.Generator
+) -> _Streams:
+    """Check all input, sort the rows, and split them into random parts, with all rows of a group in one.
+
+    With the same generator the result does not depend on the order of the given rows.
+    """
+    labelled = feature_table(x, "x")
+    others = feature_table(unlabelled, "unlabelled", like=x)
+    votes = _votes(y, len(labelled), num_classes)
+    rows = np.concatenate([labelled, others])
+    streams = np.zeros((len(rows), votes.shape[1] + 1))
+    streams[: len(labelled), :-1], streams[len(labelled) :, -1] = votes, 1
+    # sorted by stream, by the first columns, and for ties by the mean of all columns
+    order = np.lexsort([np.nan_to_num(rows).mean(1), *rows.T[:_SORTED_BY][::-1], *streams.T])
+    order = order[streams[order].sum(1) > 0]
+    rows, streams = rows[order], streams[order]
+    # groups numbered in the order in which they appear
+    _, first, inverse = np.unique(
+        _group_labels(groups, len(labelled), len(others))[order], return_index=True, return_inverse=True
     )
+    group = first.argsort().argsort()[inverse].astype(np.int64)
+    parts = int(np.clip(streams.sum(0).min() // _PER_PART, 2, folds))
+    part = _parts(streams, group, parts, generator)
+    return _Streams(*features_of(rows, generator), streams, group, part, parts)
+
+
+def _votes(y: Numbers, rows: int, num_classes: int | None) -> Float64[np.ndarray, "n k"]:
+    """Return one-hot labels or soft votes, with zeros for rows labelled −100."""
+    labels = array_of(y, "labels")
+    soft = labels.dtype.kind == "f"
+    if num_classes is None:
+        num_classes = labels.shape[1] if soft and labels.ndim == 2 else max(2, int(labels.max(initial=0)) + 1)
+    labels = labels.astype(np.int64) if labels.dtype == bool and num_classes == 2 else labels
+    remedy = "p(x|y) of such a class cannot be tested; label some, or drop the class"
+    mix_of_every_class(labels, num_classes, ignore_index=-100, remedy=remedy)
+    if len(labels) != rows or (labels.ndim != 1 and not soft):
+        raise ValueError(
+            f"Expected one label per row of `x`, {rows}, but got shape {labels.shape}: "
+            "were some rows dropped from one of the two?"
+        )
+    votes = labels if soft else labels[:, None] == np.arange(num_classes)
+    votes = votes.astype(np.float64)
+    return votes / votes.sum(1, keepdims=True).clip(1e-300)
+
+
+def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
+    """Return a number per row, equal within a group: of the labelled rows, then of the others."""
+    if groups is None:
+        return np.arange(labelled + others)
+    if not isinstance(groups, tuple | list) or len(groups) != 2:
+        raise ValueError(
+            f"Expected `groups` to be a pair, of the labelled and of the unlabelled rows, but got {type(groups).__name__}: "
+            "write (patients, patients_of_unlabelled), or None instead of one if its rows are independent."
+        )
+    keys: list[Any] = []
+    for each, rows in zip(groups, (labelled, others), strict=True):
+        names = [(len(keys), row) for row in range(rows)] if each is None else np.asarray(each).tolist()
+        if len(names) != rows:
+            raise ValueError(
+                f"Expected one group per row, {rows}, but got {len(names)}: were some rows dropped from one of the two?"
+            )
+        keys += names
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+
+
+def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: np.random.Generator) -> Int64[np.ndarray, " rows"]:
+    """Assign the groups to parts at random, separately for each class and for the unlabelled rows."""
+    totals = np.zeros((groups.max() + 1, streams.shape[1]))
+    np.add.at(totals, groups, streams)
+    main, part = totals.argmax(1), np.zeros(len(totals), dtype=np.int64)
+    for stream in range(streams.shape[1]):
+        own = np.flatnonzero(main == stream)
+        part[generator.permutation(own)] = np.arange(len(own)) % parts
+    return part[groups]
 
 
 class _Found(NamedTuple):
-    """The results of the scores: p-values, the largest z, AUC with its error, and the classes of `unseen`."""
+    """The results of the scores: p-values (Holm), the largest z, AUC with its error, the classes of `unseen`, and the parts."""
 
-    raw: dict[str, list[float]]
+    p_values: dict[str, float]
     statistic: float
     auc: tuple[float, float]
     unseen: tuple[int, ...]
@@ -147,20 +244,7 @@ class _Found(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        return min(_holm(self.raw).values())
-
-
-def _tested(data: Streams, learners: list[Learner], known: np.ndarray | None) -> _Found:
-    """Score each part but the first with scores learned on the parts before it, and sum over the parts."""
-    found = []
-    for part, learner in enumerate(learners, 1):
-        own = data.part == part
-        held = HeldOutPart(data.votes[own], data.groups[own])
-        if held.effective.min() > 1.5:
-            found.append(_scored(held, data.features[own], learner, known, part))
-    if not found:
-        return _Found({kind: [1.0] for kind in (*dict.fromkeys(data.kinds.tolist()), CLASSES)}, 0.0, (0.5, math.inf), (), 0)
-    return _summed_up(found, known is None, _unseen(data, np.mean([each.mix for each in found], 0)))
+        return min(self.p_values.values())
 
 
 class _PartScores(NamedTuple):
@@ -172,42 +256,51 @@ class _PartScores(NamedTuple):
     learnt_from: int
 
 
-def _scored(held: HeldOutPart, features: np.ndarray, learner: Learner, known: np.ndarray | None, part: int) -> _PartScores:
-    mix = learner.mix() if known is None else known
-    kinds = list(dict.fromkeys(learner.kinds.tolist()))
-    scores = normal_scores(features @ np.stack([learner.stream_direction(mix, kind) for kind in kinds], 1))
-    classes = normal_scores(features @ learner.class_directions())
-    if known is None:
-        found, scores, indicators = held.without_mix(scores, classes)
-        of_classes = held.z_of_absence(indicators, found)
-        of_streams = held.z_values(scores, found, held.mix_variance(scores, indicators, found))
-    else:
-        found, of_classes, of_streams = known, held.z_values(classes, known), held.z_values(scores, known)
-    z = {kind: value[None] for kind, value in zip(kinds, of_streams, strict=True)}
-    return _PartScores({**z, CLASSES: of_classes}, held.auc(features @ learner.stream_direction(mix), found), found, part)
+def _tested(data: _Streams, learners: list[Learner], known: np.ndarray | None) -> _Found:
+    """Score each part but the first with scores learned on the parts before it, and sum over the parts.
 
-
-def _summed_up(found: list[_PartScores], unknown: bool, unseen: tuple[int, ...]) -> _Found:
-    """Sum over the parts. Scores of streams are weighted by the root of their training parts, as their power grows with it."""
+    Scores of streams are weighted by the root of their training parts, as their power grows with it.
+    """
+    kinds = list(dict.fromkeys(data.kinds.tolist()))
+    found = []
+    for part, learner in enumerate(learners, 1):
+        own = data.part == part
+        held = HeldOutPart(data.votes[own], data.groups[own])
+        if held.effective.min() > 1.5:
+            found.append(_scored(held, data.features[own], learner, kinds, known, part))
+    if not found:
+        return _Found(dict.fromkeys([*kinds, CLASSES], 1.0), 0.0, (0.5, math.inf), (), 0)
     raw, largest = {}, 0.0
     weights = np.array([each.learnt_from for each in found], dtype=np.float64)
     for kind in found[0].z:
         root = np.ones(len(weights)) if kind == CLASSES else np.sqrt(weights)
         z = root @ np.array([each.z[kind] for each in found]) / math.sqrt(float(root @ root))
-        sides = 2 if kind == CLASSES and not unknown else 1
+        sides = 2 if kind == CLASSES and known is not None else 1
         z = np.abs(z) if sides == 2 else z
         raw[kind] = np.minimum(1.0, sides * ndtr(-z)).tolist()
         largest = max(largest, float(z.max()))
     share, aucs = weights / weights.sum(), np.array([each.auc for each in found])
     auc = float(share @ aucs[:, 0]), math.sqrt(float(share**2 @ aucs[:, 1]))
-    return _Found(raw, largest, auc, unseen, len(found))
+    # a shift within a class is seen if its frequency is 3 standard errors of the mean of a score with variance 1
+    pi = np.mean([each.mix for each in found], 0)
+    error = math.sqrt(float((np.append(pi, 1.0) ** 2 / data.votes.sum(0)).sum()))
+    return _Found(_holm(raw), largest, auc, tuple(np.flatnonzero(pi < 3 * error).tolist()), len(found))
 
 
-def _unseen(data: Streams, pi: np.ndarray) -> tuple[int, ...]:
-    """Return the classes with a frequency below 3 standard errors of the mean of a score with variance 1."""
-    weights = data.votes.sum(0)
-    error = math.sqrt(float((np.append(pi, 1.0) ** 2 / weights).sum()))
-    return tuple(int(k) for k in np.flatnonzero(pi < 3 * error))
+def _scored(
+    held: HeldOutPart, features: np.ndarray, learner: Learner, kinds: list[str], known: np.ndarray | None, part: int
+) -> _PartScores:
+    contrast = np.append(learner.mix() if known is None else known, -1.0)  # the labelled rows at π against the unlabelled
+    scores = normal_scores(features @ np.stack([learner.direction(contrast, kind) for kind in kinds], 1))
+    classes = normal_scores(features @ learner.class_directions())
+    if known is None:
+        mix, scores, indicators = held.without_mix(scores, classes)
+        of_classes = held.z_values(indicators, mix, -held.means(indicators)[-1])  # that a class is absent
+        of_streams = held.z_values(scores, mix, more=held.mix_variance(scores, indicators, mix))
+    else:
+        mix, of_classes, of_streams = known, held.z_values(classes, known), held.z_values(scores, known)
+    z = {**dict(zip(kinds, of_streams[:, None], strict=True)), CLASSES: of_classes}
+    return _PartScores(z, held.auc(features @ learner.direction(contrast), mix), mix, part)
 
 
 def _holm(raw: dict[str, list[float]]) -> dict[str, float]:
@@ -226,7 +319,7 @@ def _complaints(found: _Found, known: bool, at_any: float, size: float) -> list[
         return ["Too few rows of some class to test whether p(x|y) differs; label more, or use smaller groups."]
     if found.p_value >= size:
         return []
-    kinds = [_IN_WORDS[kind] for kind, p in _holm(found.raw).items() if p < size]
+    kinds = [_IN_WORDS[kind] for kind, p in found.p_values.items() if p < size]
     mixture = "at this prevalence" if known else "at any prevalence"
     said = [f"The unlabelled rows are no mixture of the labelled classes {mixture}: they differ in {'; '.join(kinds)}."]
     if at_any >= size:
@@ -239,9 +332,9 @@ def _complaints(found: _Found, known: bool, at_any: float, size: float) -> list[
     return said
 
 
-def _message(data: Streams, found: _Found, complaints: list[str]) -> str:
+def _message(data: _Streams, found: _Found, complaints: list[str]) -> str:
     labelled = int((data.votes[:, -1] == 0).sum())
-    each = ", ".join(f"{kind} {p:.2g}" for kind, p in _holm(found.raw).items())
+    each = ", ".join(f"{kind} {p:.2g}" for kind, p in found.p_values.items())
     summary = (
         f"p = {found.p_value:.3g} ({each}), AUC {found.auc[0]:.3f} ± {found.auc[1]:.3f}, {labelled:,} labelled and "
         f"{len(data.votes) - labelled:,} unlabelled rows."
@@ -254,17 +347,10 @@ def _message(data: Streams, found: _Found, complaints: list[str]) -> str:
 def _population(prevalence: Any) -> tuple[np.ndarray | None, int | None]:
     """Return π (K,), None if it is unknown or uncertain, and K, None if it follows from the labels."""
     prevalence = without_estimate(prevalence)
+    if isinstance(prevalence, Prevalence):
+        known = None if prevalence.is_unknown or prevalence.is_uncertain else prevalence.population
+        return known, prevalence.num_classes
     if prevalence is None:
         return None, None
-    if isinstance(prevalence, Prevalence):
-        if prevalence.is_unknown or prevalence.is_uncertain:
-            return None, prevalence.num_classes
-        return prevalence.population, prevalence.num_classes
     length = 2 if np.ndim(prevalence) == 0 else len(prevalence)
     return np.exp(log_mix(prevalence, "prevalence", length)), length
-
-
-def _checked_folds(folds: Any) -> int:
-    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
-        raise ValueError(f"Expected `folds` to be an int from 2 up, but got {folds!r}: 5 is usual.")
-    return int(folds)

@@ -288,7 +288,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> TableModel:
     classes = _checked(facts["classes"], list[Label])
     _require(2 <= len(classes) <= MOST_CLASSES and len(set(map(repr, classes))) == len(classes), "the classes are odd")
-    prevalence = saved_prevalence(facts["prevalence"], folder / _JSON)
+    prevalence = saved_prevalence(facts["prevalence"])
     _require(prevalence.num_classes == len(classes), "classes and population differ in number")
     _require(facts["positive"] == (classes[1] if len(classes) == 2 else None), "the positive class is odd")
     columns = [_record(ColumnSpec, each) for each in facts["columns"]]
