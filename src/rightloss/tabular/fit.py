@@ -40,12 +40,11 @@ from .findings import Finding, TableWarning, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
 from .limits import odds_ratios
-from .model import FoldModels, HeldOutPredictions, TableModel
+from .model import FoldModels, HeldOutPredictions, TableModel, UnlabelledReport
 from .pipelines import LinearPipeline, Pipeline, pipelines, stratified_rows
 from .unlabelled import (
     WITH_UNLABELLED,
     LinearWithUnlabelled,
-    UnlabelledReport,
     UnlabelledTable,
     learn_population,
     mean_findings,

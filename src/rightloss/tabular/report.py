@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from .encode import ColumnSpec
-    from .model import TableModel
-    from .unlabelled import UnlabelledReport
+    from .model import TableModel, UnlabelledReport
 
 _MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
