@@ -30,15 +30,16 @@ from .read import open_table as open_table
 from .read import read_table as read_table
 
 if TYPE_CHECKING:
+    from .fit import FitOptions as FitOptions
     from .fit import fit_table as fit_table
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use."""
-    if name != "fit_table":
+    if name not in ("fit_table", "FitOptions"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.fit").fit_table
+    return getattr(importlib.import_module(f"{__name__}.fit"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "fit_table"})
+    return sorted({*globals(), "fit_table", "FitOptions"})
