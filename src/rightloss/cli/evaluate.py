@@ -269,7 +269,11 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
             name: {"value": each.value, "low": each.low, "high": each.high, "note": each.reason}
             for name, each in figures.items()
         }
-        content = {"population": labelled.prevalence.population, "classes": labelled.classes, "rows": found.num_examples}
+        content: dict[str, Any] = {
+            "population": labelled.prevalence.population,
+            "classes": labelled.classes,
+            "rows": found.num_examples,
+        }
         content |= {"level": found.level, "threshold": threshold, "figures": shown, "warnings": warned}
         return print_json(content)
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -222,7 +222,7 @@ def comparison_table(
     for each in candidates:
         found = evaluate(each.log_probs, some.table.codes, prevalence, groups=some.table.groups, intervals="analytic")
         family, seconds = ("none", 0.0) if each.found is None else (each.found.pipeline.family, each.found.seconds)
-        row = {"candidate": each.name, "family": family, "correction": each.method.replace("_", " ")}
+        row: dict[str, Any] = {"candidate": each.name, "family": family, "correction": each.method.replace("_", " ")}
         gain = found.expected_log_likelihood
         row |= {"expected_log_likelihood": gain.value, "low": gain.low, "high": gain.high}
         row |= {name: found[name].value for name in ("skill", "auc", "calibration_slope", "calibration_intercept")}
