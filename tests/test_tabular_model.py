@@ -296,30 +296,6 @@ def test_a_file_that_appears_while_a_model_is_replaced_is_kept(
     load_model(folder)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("moment", ["before its old model is moved", "before its new model is moved"])
-def test_another_process_that_overwrites_at_the_same_time_is_overwritten_and_leaves_nothing(
-    moment: str, linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, another, rename = tmp_path / "model", tmp_path / "another", os.rename
-    linear.save(folder, also={"old.txt": "x"})
-    linear.save(another, also={"another.txt": "x"})
-
-    def late(source: Path, target: Path) -> None:
-        if moment == "before its old model is moved" and source == folder and another.exists():
-            shutil.rmtree(another)
-            rename(folder, another)  # the other process has moved it, and not yet put its own there
-        elif moment == "before its new model is moved" and target == folder and another.exists():
-            rename(another, folder)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", late)
-    linear.save(folder, overwrite=True, also={"new.txt": "x"})
-    load_model(folder)
-    assert sorted(contents(folder)) == ["arrays.safetensors", "model.json", "new.txt"]
-    assert [path.name for path in tmp_path.iterdir() if path != another] == ["model"]
-
-
 def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     with monkeypatch.context() as patch:  # root may write wherever others may not

@@ -7,21 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import terminal
 from .errors import leave, plain_errors, quiet_exit
 from .population import parse_population, population_text
 from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
-from .terminal import (
-    command_line,
-    findings_json,
-    path_text,
-    percent,
-    print_findings,
-    print_json,
-    print_next,
-    print_sentences,
-    print_table,
-    warnings_on_stderr,
-)
+from .terminal import percent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,20 +44,15 @@ def check(
     with plain_errors():
         with quiet_exit():
             from ..tabular import inspect_table, read_table
-        with warnings_on_stderr():
+        with terminal.warnings_on_stderr():
             mix = None if population is None else parse_population(population)
             frame = read_table(data, encoding=encoding)
             report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
         errors = [finding.message for finding in report.findings if finding.level == "error"]
         following = [] if errors else next_arguments(report, data, target, positive, group, population)
         if json:
-            print_json(
-                {
-                    **report.to_dict(),
-                    "findings": findings_json(report.findings),
-                    "next": command_line(*following) if following else None,
-                }
-            )
+            content = report.to_dict() | {"findings": terminal.findings_json(report.findings)}
+            terminal.print_json(content | {"next": terminal.command_line(*following) if following else None})
         else:
             _print_report(report, data, target)
             if following:
@@ -78,12 +63,12 @@ def check(
 
 def next_arguments(
     report: TableReport, data: Path, target: str | None, positive: str | None, group: str | None, population: str | None
-) -> list[str]:
+) -> list[object]:
     """Return the next command: `fit`, or `check` with a target; "…" stands for what the table does not show."""
     if target is None or not report.classes:
         likely = report.likely_targets[0] if report.likely_targets else "…"
-        return ["check", path_text(data), "--target", likely]
-    arguments = ["fit", path_text(data), "--target", target]
+        return ["check", data, "--target", likely]
+    arguments: list[object] = ["fit", data, "--target", target]
     if len(report.classes) == 2:
         arguments += ["--positive", str(report.positive if positive is None else positive)]
     arguments += ["--group", group] if group else []
@@ -103,13 +88,15 @@ def _own_mix(report: TableReport) -> str:
 def _print_report(report: TableReport, data: Path, target: str | None) -> None:
     used = sum(column.role == "feature" for column in report.columns)
     groups = "" if report.groups is None else f"; {report.groups:,} groups"
-    print_sentences(f"{data}: {report.rows:,} rows, {len(report.columns)} columns, of which {used} can be used{groups}.")
+    terminal.print_sentences(
+        f"{data}: {report.rows:,} rows, {len(report.columns)} columns, of which {used} can be used{groups}."
+    )
     if report.classes:
         rows = [(str(each.label), f"{each.rows:,}", percent(each.share)) for each in report.classes]
-        print_table(("class", "rows", "share"), rows, f"Classes of {target}")
+        terminal.print_table(("class", "rows", "share"), rows, f"Classes of {target}")
     columns = [_column_row(column) for column in report.columns]
-    print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
-    print_findings(report.findings)
+    terminal.print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
+    terminal.print_findings(report.findings)
 
 
 def _column_row(column: ColumnReport) -> tuple[str, ...]:
@@ -125,14 +112,14 @@ def _short(example: str) -> str:
         return example
 
 
-def _print_next(report: TableReport, following: list[str], population: str | None) -> None:
+def _print_next(report: TableReport, following: list[object], population: str | None) -> None:
     if following[0] == "check":
         others = ", ".join(report.likely_targets[1:])
         words = f"; others that could be it: {others}." if others else "."
-        print_sentences(f"Which column has the classes? --target says so{words}")
+        terminal.print_sentences(f"Which column has the classes? --target says so{words}")
     elif population is None:
-        print_sentences(
+        terminal.print_sentences(
             "--population is this file's own mix here: put how frequent the classes are where you will use the model. Unknown? "
             "Leave it out, then estimate it with `rightloss prevalence`."
         )
-    print_next(*following)
+    terminal.print_next(*following)

@@ -72,7 +72,8 @@ def plain_errors() -> Iterator[None]:
 @contextmanager
 def quiet_exit() -> Iterator[None]:
     """End the process at once on Ctrl-C during imports: packages might catch the exception, and nothing is lost."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not in_main:
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
@@ -80,10 +81,6 @@ def quiet_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def require(*modules: str) -> None:

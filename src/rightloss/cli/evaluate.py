@@ -114,13 +114,9 @@ def evaluate(
                 labelled = _from_model(model, data, target, mix, group, encoding, each)
             check_threshold(threshold, len(labelled.classes))
             rows = labelled.codes >= 0
-            found = evaluate_predictions(
-                labelled.log_probs[rows],
-                labelled.codes[rows],
-                labelled.prevalence,
-                threshold=threshold,
-                groups=None if labelled.groups is None else labelled.groups[rows],
-            )
+            groups = None if labelled.groups is None else labelled.groups[rows]
+            log_probs, codes, at = labelled.log_probs[rows], labelled.codes[rows], labelled.prevalence
+            found = evaluate_predictions(log_probs, codes, at, threshold=threshold, groups=groups)
         _print_evaluation(found, labelled, threshold, list(warned), json)
 
 
@@ -273,16 +269,13 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
             name: {"value": each.value, "low": each.low, "high": each.high, "note": each.reason}
             for name, each in figures.items()
         }
-        context = {"classes": list(labelled.classes), "rows": list(found.num_examples), "level": found.level}
-        return print_json(
-            {
-                "population": labelled.prevalence.population,
-                **context,
-                "threshold": threshold,
-                "figures": shown,
-                "warnings": warned,
-            }
-        )
+        content: dict[str, Any] = {
+            "population": labelled.prevalence.population,
+            "classes": labelled.classes,
+            "rows": found.num_examples,
+        }
+        content |= {"level": found.level, "threshold": threshold, "figures": shown, "warnings": warned}
+        return print_json(content)
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
     decision = "for the more probable class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
     rows = [(_WORDS[name], number(each.value, 4), number(each.low), number(each.high)) for name, each in figures.items()]

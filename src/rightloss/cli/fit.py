@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import terminal
 from .errors import plain_errors, quiet_exit, require
 from .population import parse_population, population_text, population_words
 from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option
-from .terminal import (
-    command_line,
-    findings_json,
-    number,
-    path_text,
-    percent,
-    print_findings,
-    print_json,
-    print_next,
-    print_sentences,
-    print_table,
-    warnings_on_stderr,
-)
+from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, population_option
+from .terminal import number, percent
 
 if TYPE_CHECKING:
     from ..tabular import TableModel
@@ -41,15 +30,7 @@ Unlabelled = Annotated[
         metavar="FILE",
     ),
 ]
-FitPopulation = Annotated[
-    str | None,
-    typer.Option(
-        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or "
-        "a=0.9,b=0.09,c=0.01; unknown: learn it from the --unlabelled rows.",
-        show_default=False,
-        metavar="RATE",
-    ),
-]
+FitPopulation = Annotated[str | None, population_option("; unknown: learn it from the --unlabelled rows.")]
 
 
 _TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler or calibrated one within a standard error of it."
@@ -113,9 +94,12 @@ def fit(
             from ..tabular import check_destination, fit_table, read_table
             from ..tabular.report import report_page
         require("jinja2", "safetensors", "rich")
-        check_destination(named_folder(out), overwrite=overwrite)
-        mix = _population(population)
-        with warnings_on_stderr(), progress("steps") as show:
+        if not out.name.strip():  # such as an unset shell variable
+            raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
+        check_destination(out, overwrite=overwrite)
+        unknown = population is not None and population.strip().casefold() == "unknown"
+        mix: Any = "unknown" if unknown else None if population is None else parse_population(population)
+        with terminal.warnings_on_stderr(), progress("steps") as show:
             show(0, 1, "reading the table")
             frame = read_table(data, encoding=encoding)
             others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
@@ -125,51 +109,28 @@ def fit(
         _print_model(model, out, population is None, json)
 
 
-def _population(text: str | None) -> Any:
-    """Return the population in the format of `fit_table`."""
-    if text is None or text.strip().casefold() == "unknown":
-        return None if text is None else "unknown"
-    return parse_population(text)
-
-
-def named_folder(out: Path) -> Path:
-    """Return the folder; raise ValueError for a blank name, such as an unset shell variable."""
-    if not out.name.strip():
-        raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
-    return out
-
-
 def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> None:
     from ..tabular.report import sentences
 
-    following = ["predict", path_text(out), "new.csv", "--out", "predictions.csv"]
+    following: list[object] = ["predict", out, "new.csv", "--out", "predictions.csv"]
     said = sentences(model)
     if own_mix:
-        said.append(_own_mix(model, command_line(*following)))
-        following = ["prevalence", path_text(out), "new.csv"]
+        said.append(_own_mix(model, terminal.command_line(*following)))
+        following = ["prevalence", out, "new.csv"]
     if json:
-        rows = [dict(row) for row in model.comparison.to_dict("records")]
-        print_json(
-            {
-                "out": str(out),
-                "report": str(out / "report.html"),
-                "classes": list(model.classes_),
-                "positive": model.positive,
-                "population": model.population.population,
-                "sampling": model.population.sampling,
-                "unlabelled": None if model.unlabelled is None else vars(model.unlabelled),
-                "comparison": rows,
-                "odds_ratios": None if model.odds_ratios is None else model.odds_ratios.to_dict("records"),
-                "findings": findings_json(model.findings),
-                "sentences": said,
-                "next": command_line(*following),
-            }
-        )
-        return
-    print_findings(model.findings)
-    print_table(("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds"), _rows(model), _title(model))
-    print_sentences(_TICK, *said, f"The report, with a prevalence slider, is {out / 'report.html'}.")
-    print_next(*following)
+        unlabelled, ratios = model.unlabelled, model.odds_ratios
+        content = {"out": out, "report": out / "report.html", "classes": model.classes_, "positive": model.positive}
+        content |= {"population": model.population.population, "sampling": model.population.sampling}
+        content |= {"unlabelled": None if unlabelled is None else vars(unlabelled)}
+        content |= {"comparison": model.comparison.to_dict("records")}
+        content |= {"odds_ratios": None if ratios is None else ratios.to_dict("records")}
+        content |= {"findings": terminal.findings_json(model.findings), "sentences": said}
+        return terminal.print_json(content | {"next": terminal.command_line(*following)})
+    terminal.print_findings(model.findings)
+    heads = ("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds")
+    terminal.print_table(heads, _rows(model), _title(model))
+    terminal.print_sentences(_TICK, *said, f"The report, with a prevalence slider, is {out / 'report.html'}.")
+    terminal.print_next(*following)
 
 
 def _own_mix(model: TableModel, predict: str) -> str:

@@ -19,7 +19,7 @@ from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_text, population_words
 from .predictions_file import PREDICTED, FileFormat, check_output, in_order
 from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder, Overwrite, Population, Threshold, column_option
-from .terminal import command_line, path_text, print_json, print_next, print_sentences, warnings_on_stderr
+from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +113,7 @@ def predict(
             print(f"rightloss: warning: {text}", file=sys.stderr)
         means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
         covers = None if level is None else fitted.limits_cover(mix)
-        following = ["prevalence", path_text(model), path_text(data)] if population is None and out is not None else []
+        following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
         shares = fitted.population.population.tolist(), fitted.classes_, fitted.positive
         if json:
             at = population or population_text(*shares)

@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import terminal
 from .errors import plain_errors, quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import population_text
 from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder
-from .terminal import (
-    command_line,
-    number,
-    path_text,
-    percent,
-    print_json,
-    print_next,
-    print_sentences,
-    print_table,
-    warnings_on_stderr,
-)
+from .terminal import number, percent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +69,7 @@ def prevalence(
         with quiet_exit():
             from ..shift import estimate_prevalence
             from ..tabular import load_model
-        with warnings_on_stderr(), engine_of(engine, address) as each:
+        with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
             fitted = load_model(model)
             if fitted.family is None:
                 raise ValueError(
@@ -91,10 +82,12 @@ def prevalence(
             test = _test(rows, labels)
         following = _next_arguments(estimate, fitted, model, data)
         if json:
-            _print_json(estimate, test, fitted, following)
+            content = {name: getattr(estimate, name) for name in ("population", "low", "high", "level", "rows")}
+            content = {"classes": fitted.classes_} | content | {"label_shift_test": vars(test), "learnt": _learnt(fitted)}
+            terminal.print_json(content | {"next": terminal.command_line(*following)})
         else:
             _print_estimate(estimate, test, fitted, data)
-            print_next(*following)
+            terminal.print_next(*following)
 
 
 def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:
@@ -125,28 +118,23 @@ def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
         return label_shift_test(rows.log_probs, (held_out, labels), folds=rows.folds)
 
 
-def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:
+def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[object]:
     shares = [max(_SMALLEST, each) for each in estimate.population.tolist()]
     shares = [each / sum(shares) for each in shares]
     text = population_text(shares, fitted.classes_, fitted.positive)
-    return ["predict", path_text(folder), path_text(data), "--population", text, "--out", "predictions.csv"]
+    return ["predict", folder, data, "--population", text, "--out", "predictions.csv"]
 
 
 def _print_estimate(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, data: Path) -> None:
+    figures = (each.tolist() for each in (estimate.population, estimate.low, estimate.high, fitted.population.population))
     rows = [
         (str(label), number(share, 4), number(low), number(high), percent(share), number(at, 4))
-        for label, share, low, high, at in zip(
-            fitted.classes_,
-            estimate.population.tolist(),
-            estimate.low.tolist(),
-            estimate.high.tolist(),
-            fitted.population.population.tolist(),
-            strict=True,
-        )
+        for label, share, low, high, at in zip(fitted.classes_, *figures, strict=True)
     ]
     heads = ("class", "estimate", "low", "high", "in percent", "model's population")
-    print_table(heads, rows, f"Class frequencies of {data}: {estimate.rows:,} rows, {100 * estimate.level:g} % intervals")
-    print_sentences(_verdict(test), *_learnt_sentence(fitted))
+    title = f"Class frequencies of {data}: {estimate.rows:,} rows, {100 * estimate.level:g} % intervals"
+    terminal.print_table(heads, rows, title)
+    terminal.print_sentences(_verdict(test), *_learnt_sentence(fitted))
 
 
 def _verdict(test: LabelShiftTest) -> str:
@@ -180,19 +168,3 @@ def _learnt_sentence(fitted: TableModel) -> list[str]:
         f"The model learnt its population from {learnt['rows']:,} unlabelled rows: {shown}. Are they these rows? Then report "
         "that estimate."
     ]
-
-
-def _print_json(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, following: list[str]) -> None:
-    print_json(
-        {
-            "classes": list(fitted.classes_),
-            "population": estimate.population,
-            "low": estimate.low,
-            "high": estimate.high,
-            "level": estimate.level,
-            "rows": estimate.rows,
-            "label_shift_test": vars(test),
-            "learnt": _learnt(fitted),
-            "next": command_line(*following),
-        }
-    )

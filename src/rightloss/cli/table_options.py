@@ -39,6 +39,13 @@ def column_option(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text, show_default=False, metavar="COLUMN", autocompletion=complete_column)
 
 
+def population_option(more: str = ".") -> Any:
+    """Return the option of the population; `more` ends its help."""
+    forms = "0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or a=0.9,b=0.09,c=0.01"
+    text = f"How frequent the classes are where the model is used: {forms}{more}"
+    return typer.Option(help=text, show_default=False, metavar="RATE")
+
+
 Data = Annotated[
     Path, typer.Argument(help="The table: .csv, .tsv or .parquet; .gz too; or a folder of parts.", show_default=False)
 ]
@@ -50,15 +57,7 @@ Positive = Annotated[
     typer.Option(help="The positive class: --population can give its frequency as a single number.", show_default=False),
 ]
 Group = Annotated[str | None, column_option("A column of patients or sites; rows of one group are never split.", "--group")]
-Population = Annotated[
-    str | None,
-    typer.Option(
-        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or "
-        "a=0.9,b=0.09,c=0.01.",
-        show_default=False,
-        metavar="RATE",
-    ),
-]
+Population = Annotated[str | None, population_option()]
 Threshold = Annotated[
     float | None,
     typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False),

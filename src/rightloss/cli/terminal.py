@@ -68,14 +68,15 @@ def print_sentences(*sentences: str) -> None:
         print(textwrap.fill(printable(sentence), width, break_on_hyphens=False))
 
 
-def print_next(*arguments: str) -> None:
+def print_next(*arguments: object) -> None:
     """Print the next command to type, on one line, quoted for the shell."""
     print(f"\nNext:\n  {command_line(*arguments)}")
 
 
-def command_line(*arguments: str) -> str:
-    """Return the shell command for these arguments; "…" stands for what the user has to fill in."""
-    return " ".join(_quoted(each) for each in ("rightloss", *arguments))
+def command_line(*arguments: object) -> str:
+    """Return the shell command for these arguments; "…" stands for what the user has to fill in. No path is an option."""
+    texts = [f"./{each}" if isinstance(each, Path) and str(each).startswith("-") else str(each) for each in arguments]
+    return " ".join(map(_quoted, ["rightloss", *texts]))
 
 
 def _quoted(argument: str) -> str:
@@ -84,11 +85,6 @@ def _quoted(argument: str) -> str:
         return argument if argument == "…" else shlex.quote(argument)
     octets = argument.encode("utf-8", "surrogateescape")
     return "$'" + "".join(chr(each) if chr(each) in _PLAIN else f"\\x{each:02x}" for each in octets) + "'"
-
-
-def path_text(path: Path) -> str:
-    """Return a path as an argument; it is never read as an option."""
-    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def print_json(content: Any) -> None:

@@ -24,23 +24,22 @@ from .inspect import TableReport as TableReport
 from .inspect import inspect_table as inspect_table
 from .model import HeldOutPredictions as HeldOutPredictions
 from .model import TableModel as TableModel
+from .model import UnlabelledReport as UnlabelledReport
 from .read import TableStream as TableStream
 from .read import open_table as open_table
 from .read import read_table as read_table
 
 if TYPE_CHECKING:
+    from .fit import FitOptions as FitOptions
     from .fit import fit_table as fit_table
-    from .unlabelled import UnlabelledReport as UnlabelledReport
-
-_LATER = {"fit_table": "fit", "UnlabelledReport": "unlabelled"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use."""
-    if name not in _LATER:
+    if name not in ("fit_table", "FitOptions"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.fit"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), "fit_table", "FitOptions"})

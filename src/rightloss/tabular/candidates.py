@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -164,7 +164,10 @@ def corrected(
     method = choose_correction(tables, data, pi)
     if float(np.abs(prevalence.log_weights).max()) > 1e-6:
         tables["none"] = found.log_probs
-    made = {name: TableCandidate(_candidate_name(found, name), found, name, table) for name, table in tables.items()}
+    made = {}
+    for name, table in tables.items():
+        words = "uncorrected" if name == "none" else name.replace("_", " ")
+        made[name] = TableCandidate(f"{found.pipeline.family}, {words}", found, name, table)
     return list(made.values()), made.get(method)
 
 
@@ -218,22 +221,10 @@ def comparison_table(
     rows = []
     for each in candidates:
         found = evaluate(each.log_probs, some.table.codes, prevalence, groups=some.table.groups, intervals="analytic")
-        figures = ("skill", "auc", "calibration_slope", "calibration_intercept")
-        rows.append(
-            {
-                "candidate": each.name,
-                "family": "none" if each.found is None else each.found.pipeline.family,
-                "correction": each.method.replace("_", " "),
-                "expected_log_likelihood": found.expected_log_likelihood.value,
-                "low": found.expected_log_likelihood.low,
-                "high": found.expected_log_likelihood.high,
-                **{name: getattr(found, name).value for name in figures},
-                "seconds": 0.0 if each.found is None else each.found.seconds,
-                "chosen": each is chosen,
-            }
-        )
+        family, seconds = ("none", 0.0) if each.found is None else (each.found.pipeline.family, each.found.seconds)
+        row: dict[str, Any] = {"candidate": each.name, "family": family, "correction": each.method.replace("_", " ")}
+        gain = found.expected_log_likelihood
+        row |= {"expected_log_likelihood": gain.value, "low": gain.low, "high": gain.high}
+        row |= {name: found[name].value for name in ("skill", "auc", "calibration_slope", "calibration_intercept")}
+        rows.append(row | {"seconds": seconds, "chosen": each is chosen})
     return pd.DataFrame(rows).sort_values("expected_log_likelihood", ascending=False, ignore_index=True)
-
-
-def _candidate_name(found: CrossFit, method: str) -> str:
-    return f"{found.pipeline.family}, {'uncorrected' if method == 'none' else method.replace('_', ' ')}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -40,12 +41,11 @@ from .findings import Finding, TableWarning, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
 from .limits import odds_ratios
-from .model import FoldModels, HeldOutPredictions, TableModel
+from .model import FoldModels, HeldOutPredictions, TableModel, UnlabelledReport
 from .pipelines import LinearPipeline, Pipeline, pipelines, stratified_rows
 from .unlabelled import (
     WITH_UNLABELLED,
     LinearWithUnlabelled,
-    UnlabelledReport,
     UnlabelledTable,
     learn_population,
     mean_findings,
@@ -64,6 +64,34 @@ _NOTHING_BETTER = (
 )
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """How `fit_table` compares models.
+
+    Attributes:
+        candidates: "linear", "boosting"; None for both, boosting only if LightGBM is installed.
+        folds: number of folds; fewer if a class has fewer rows, or groups.
+        seed: seed of the folds, the drawn rows and LightGBM; the same seed gives the same model.
+        max_compare_rows: maximum number of rows for the comparison of candidates.
+        progress: called with (steps done, number of steps, a short text).
+
+    Examples:
+        >>> from rightloss.tabular import FitOptions
+        >>> FitOptions(candidates=["linear"]).folds
+        5
+    """
+
+    candidates: Sequence[str] | None = None
+    folds: int = 5
+    seed: int = 0
+    max_compare_rows: int = 50_000
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        checked_number(self.folds, "folds", 2.0, remedy="one is tested on, the others are trained on")
+        checked_number(self.max_compare_rows, "max_compare_rows", 100.0, remedy="such as 50000")
+
+
 def fit_table(
     frame: pd.DataFrame,
     *,
@@ -73,11 +101,7 @@ def fit_table(
     positive: Label | None = None,
     group: str | None = None,
     leave_out: Iterable[str] = (),
-    candidates: Sequence[str] | None = None,
-    folds: int = 5,
-    seed: int = 0,
-    max_compare_rows: int = 50_000,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> TableModel:
     """Fit a classifier of a table for a population.
 
@@ -106,11 +130,7 @@ def fit_table(
         positive: of two classes, the one that `population` is the frequency of; by default guessed from its name.
         group: the column of patients, sites or other groups; rows of a group are never split between training and test.
         leave_out: columns to ignore.
-        candidates: "linear", "boosting"; None for both, boosting only if LightGBM is installed.
-        folds: number of folds; fewer if a class has fewer rows, or groups.
-        seed: seed of the folds, the drawn rows and LightGBM; the same seed gives the same model.
-        max_compare_rows: maximum number of rows for the comparison of candidates.
-        progress: called with (steps done, number of steps, a short text).
+        **options: `candidates`, `folds`, `seed`, `max_compare_rows` and `progress`, as in `FitOptions`.
 
     Raises:
         ValueError: for the errors that `inspect_table` finds.
@@ -125,8 +145,7 @@ def fit_table(
         >>> model.comparison["candidate"].iloc[-1]
         'linear, uncorrected'
     """
-    checked_number(folds, "folds", 2.0, remedy="one is tested on, the others are trained on")
-    checked_number(max_compare_rows, "max_compare_rows", 100.0, remedy="such as 50000")
+    how = FitOptions(**options)
     stated, left_out = _stated_population(population, unlabelled), list(leave_out)
     report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
     raise_errors(report.findings)
@@ -137,17 +156,17 @@ def fit_table(
     frame = frame if labelled.all() else frame.loc[labelled]
     specs = column_specs(frame, {column.name: column.kind for column in report.columns if column.role == "feature"})
     table = LabelledTable(frame, specs, found.codes[labelled], None if group is None else _group_numbers(frame[group]))
-    others, odd = (None, []) if unlabelled is None else unlabelled_table(unlabelled, frame, specs, target, seed)
-    models, notes = pipelines(candidates, specs, seed)
-    some = compared_rows(table, folds, seed, max_compare_rows)
+    others, odd = (None, []) if unlabelled is None else unlabelled_table(unlabelled, frame, specs, target, how.seed)
+    models, notes = pipelines(how.candidates, specs, how.seed)
+    some = compared_rows(table, how.folds, how.seed, how.max_compare_rows)
     with_both = others is not None and models[0].family == "linear"
-    step = _steps(progress, len(models) + 2 + (others is not None) + with_both)
+    step = _steps(how.progress, len(models) + 2 + (others is not None) + with_both)
     compared = _compare(models, some, prevalence, others, step)
     chosen, prevalence = compared.chosen, compared.prevalence
     step("figures of the candidates")
     comparison = comparison_table(compared.candidates, chosen, some, prevalence)
     step("fit to all rows")
-    fitted = None if chosen.found is None else _refit(chosen.found.pipeline, table, seed)
+    fitted = None if chosen.found is None else _refit(chosen.found.pipeline, table, how.seed)
     ratios, why = odds_ratios(table, found.classes) if isinstance(fitted, LinearPipeline) else (None, [])
     of_others = None if others is None or fitted is None else others.predictions(fitted)
     findings = [Finding("note", None, words) for words in (*notes, *some.notes, *why)] + compared.findings
@@ -326,14 +345,7 @@ def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
     return codes
 
 
-def _steps(progress: Progress | None, total: int) -> Callable[[str], None]:
+def _steps(progress: Progress | None, total: int) -> Step:
     """Return a function that counts the started steps, and reports them to `progress`."""
-    done = -1
-
-    def step(words: str) -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(float(done), total, words)
-
-    return step
+    done = count()
+    return lambda words: None if progress is None else progress(float(next(done)), total, words)

@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,14 +31,12 @@ from ..atomic_files import check_writable, umask
 from ..calibration import Calibration
 from ..extras import install
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
+from .columns import Kind
 from .encode import ColumnSpec
 from .findings import Finding
 from .labels import MOST_CLASSES, Label
-from .model import FoldModels, HeldOutPredictions, TableModel
+from .model import FoldModels, HeldOutPredictions, TableModel, UnlabelledReport
 from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
-
-if TYPE_CHECKING:
-    from .unlabelled import UnlabelledReport
 
 FORMAT, VERSION = "rightloss.table-model", 2
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
@@ -50,7 +47,6 @@ _ARRAYS_FORMAT = Format(
 _CORRECTION = ("slopes", "biases", "sampling")
 _ODDS_RATIOS = ("class", "column", "change", "step", "odds_ratio", "low", "high")
 _FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
-Record = TypeVar("Record")
 
 
 def save_model(
@@ -98,7 +94,10 @@ def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False
         raise ValueError(f"Expected a new folder, but {folder} is a file: choose another name.")
     if folder.is_dir() and not overwrite:
         raise ValueError(f"Expected a new folder, but {folder} exists: choose another name, or ask to overwrite it.")
-    foreign = _foreign_files(folder) and _foreign_files(folder)  # twice: another process may just have replaced the model
+    own = _own_files(folder)
+    foreign = (
+        [] if not folder.is_dir() else sorted(each.name for each in folder.iterdir() if each.name not in own or each.is_dir())
+    )
     if foreign:
         raise ValueError(
             f"Expected a folder with nothing but a model to overwrite, but {folder} holds other files "
@@ -107,14 +106,6 @@ def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False
     check_writable(folder.absolute().parent)
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(f"Expected a folder that can be written, but {folder} cannot: choose another.")
-
-
-def _foreign_files(folder: Path) -> list[str]:
-    """Return the names of files and folders in a folder that `save_model` did not write."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        own = _own_files(folder)
-        return sorted(path.name for path in folder.iterdir() if path.name not in own or path.is_dir())
-    return []
 
 
 def _own_files(folder: Path) -> set[str]:
@@ -225,23 +216,18 @@ def _replace(temporary: Path, folder: Path, overwrite: bool) -> None:
     aside = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".replaced-"))
     old = aside / "old"
     try:
-        while True:
+        with suppress(FileNotFoundError):
             if overwrite:
-                with suppress(FileNotFoundError):  # nothing is there, or another process has just moved it
-                    os.rename(folder, old)
-            try:
-                os.rename(temporary, folder)
-                return
-            except OSError:
-                if not (overwrite and folder.is_dir()):  # else another process has just written its model: replace that
-                    if old.is_dir():
-                        os.rename(old, folder)
-                    check_destination(folder, overwrite=overwrite)
-                    raise
-            _delete(old)
-    finally:
+                os.rename(folder, old)
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if old.is_dir():
+                os.rename(old, folder)
+            raise
         _delete(old)
-        with suppress(OSError):
+    finally:
+        with suppress(OSError):  # what came into the old folder at the last moment is kept
             aside.rmdir()
 
 
@@ -252,7 +238,7 @@ def _delete(folder: Path) -> None:
         return
     for name in _own_files(folder):
         (folder / name).unlink(missing_ok=True)
-    with suppress(OSError):  # what came into it at the last moment is kept
+    with suppress(OSError):
         folder.rmdir()
 
 
@@ -286,19 +272,21 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> TableModel:
-    classes = _checked(facts["classes"], list[Label])
-    _require(2 <= len(classes) <= MOST_CLASSES and len(set(map(repr, classes))) == len(classes), "the classes are odd")
+    classes = facts["classes"]
+    fine = 2 <= len(classes) <= MOST_CLASSES and len(set(classes)) == len(classes)
+    _require(fine and all(isinstance(each, Label) for each in classes), "the classes are odd")
     prevalence = saved_prevalence(facts["prevalence"])
     _require(prevalence.num_classes == len(classes), "classes and population differ in number")
     _require(facts["positive"] == (classes[1] if len(classes) == 2 else None), "the positive class is odd")
-    columns = [_record(ColumnSpec, each) for each in facts["columns"]]
-    _require(all(column.scale > 0 for column in columns), "a column's scale is not positive")
+    lists = ("categories", "pooled")
+    columns = [ColumnSpec(**each | {name: tuple(each[name]) for name in lists}) for each in facts["columns"]]
+    _require(all(column.scale > 0 and column.kind in get_args(Kind) for column in columns), "a column is odd")
     stored = _Stored(arrays, folder, columns, len(classes))
     compared = pd.DataFrame(facts["comparison"])[["candidate", "family", "correction", *_FIGURES, "chosen"]]
     ratios = None if facts.get("odds_ratios") is None else pd.DataFrame(facts["odds_ratios"])[[*_ODDS_RATIOS]]
     model = TableModel(
-        target=_checked(facts["target"], str),
-        group=_checked(facts["group"], str | None),
+        target=facts["target"],
+        group=facts["group"],
         classes_=classes,
         positive=facts["positive"],
         population=prevalence,
@@ -307,9 +295,9 @@ def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: P
         held_out=stored.held_out(),
         fitted=stored.pipeline(facts["family"]),
         correction=None,
-        rows=_checked(facts["rows"], int),
-        findings=[_record(Finding, each) for each in facts["findings"]],
-        unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"]),
+        rows=facts["rows"],
+        findings=[Finding(**each) for each in facts["findings"]],
+        unlabelled=None if facts.get("unlabelled") is None else UnlabelledReport(**facts["unlabelled"]),
         odds_ratios=None if ratios is None else ratios.astype(dict.fromkeys(_ODDS_RATIOS[3:], np.float64)),
     )
     if model.fitted is None:
@@ -324,12 +312,6 @@ def _assemble(facts: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: P
     return replace(
         model, correction=correction, folds=None if predictions is None else FoldModels(models, *predictions, of_folds)
     )
-
-
-def _unlabelled(facts: Any) -> UnlabelledReport:
-    from .unlabelled import UnlabelledReport
-
-    return _record(UnlabelledReport, facts)
 
 
 def _of_version_1(
@@ -349,26 +331,6 @@ def _of_version_1(
     if model.unlabelled is not None and model.unlabelled.kept:  # such models predict at the same mix in each fold
         return found, [found] * (int(predictions[1].max()) + 1)
     return found, fold_corrections(method, predictions[0], codes, predictions[1], rho, shrink=0.0)
-
-
-def _record(kind: type[Record], value: Any) -> Record:
-    """Return a dataclass from a dict of JSON, with the types of its fields checked; fields with a default may be missing."""
-    hints = get_type_hints(kind)
-    return kind(**{name: _checked(each, hints[name]) for name, each in value.items()})
-
-
-def _checked(value: Any, hint: Any) -> Any:
-    """Return a value of JSON if it has a type; lists become tuples and ints floats where these are expected."""
-    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    for each in choices:
-        inner = get_args(each)
-        if get_origin(each) is Literal and isinstance(value, str) and value in inner:
-            return value
-        if get_origin(each) in (list, tuple) and isinstance(value, list):
-            return get_origin(each)(_checked(item, inner[0]) for item in value)
-        if each in (type(value), None) or (each is float and type(value) is int):
-            return float(value) if each is float else value
-    raise TypeError(f"expected {hint}, but got {value!r:.100}")
 
 
 @dataclass(frozen=True)

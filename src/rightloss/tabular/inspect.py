@@ -6,9 +6,9 @@ Stage: `pandas.DataFrame`, the name of the target column → `TableReport`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -154,12 +154,12 @@ def inspect_table(
     findings += _missing_names(frame, target, group, left_out)
     special = {target, group} & set(frame.columns)
     columns = [_column(frame[name], _role(name, target, group, left_out)) for name in frame.columns]
-    hashes = _hashes(frame)
-    same = _same_content(frame, [column.name for column in columns if column.role == "feature"], hashes.columns)
+    row_hashes, column_hashes = _hashes(frame)
+    same = _same_content(frame, [column.name for column in columns if column.role == "feature"], column_hashes)
     columns = [_left_out(c, f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]
     for column in columns:
         findings += _column_findings(frame[column.name], column, same)
-    findings += _row_findings(hashes.rows)
+    findings += _row_findings(row_hashes)
     labels, groups = None, None
     if target in special:
         labels, more = _labels(frame, str(target), positive, columns)
@@ -183,19 +183,16 @@ def inspect_table(
     )
 
 
-def _missing_names(frame: pd.DataFrame, target: str | None, group: str | None, left_out: list[str]) -> list[Finding]:
-    found = []
-    asked = [("target", target), ("group", group), *(("leave_out", name) for name in left_out)]
-    for what, name in asked:
+def _missing_names(frame: pd.DataFrame, target: str | None, group: str | None, left_out: list[str]) -> Iterator[Finding]:
+    for what, name in [("target", target), ("group", group), *(("leave_out", name) for name in left_out)]:
         if name is not None and name not in frame.columns:
             names = list(frame.columns[:30])
             words = f"Expected the {what} column {name!r} in the table, but got {names}: write it as it stands there."
-            found.append(Finding("error", name, words))
+            yield Finding("error", name, words)
     if target is not None and target == group:
-        found.append(Finding("error", target, f"Expected target and group to differ, but both are {target!r}: name another."))
+        yield Finding("error", target, f"Expected target and group to differ, but both are {target!r}: name another.")
     if target is not None and target in left_out:
-        found.append(Finding("error", target, f"Expected the target {target!r} to be used, but it is left out: keep it."))
-    return found
+        yield Finding("error", target, f"Expected the target {target!r} to be used, but it is left out: keep it.")
 
 
 def _role(name: str, target: str | None, group: str | None, left_out: list[str]) -> Role:
@@ -219,77 +216,67 @@ def _left_out(column: ColumnReport, note: str) -> ColumnReport:
     return ColumnReport(**{**vars(column), "role": "left out", "note": note})
 
 
-def _column_findings(series: pd.Series, column: ColumnReport, same: dict[str, str]) -> list[Finding]:
-    found, name = [], column.name
-    if column.name in same:
-        return [Finding("warning", name, f"its cells are the same as those of column {same[name]!r}: it is left out.")]
-    if column.note == "as asked":
-        return []
+def _column_findings(series: pd.Series, column: ColumnReport, same: dict[str, str]) -> Iterator[Finding]:
+    name = column.name
+    if name in same:
+        yield Finding("warning", name, f"its cells are the same as those of column {same[name]!r}: it is left out.")
+    if name in same or column.note == "as asked":
+        return
     words = {
         "identifier": "it names the rows (an identifier) and is left out.",
         "text": f"it has {column.distinct:,} distinct texts, too many for categories, and is left out.",
         "constant": "it is the same in every row and is left out." if column.distinct else "it is empty and is left out.",
     }
     if column.role == "left out":
-        found.append(Finding("note" if column.kind == "constant" else "warning", name, words[column.kind]))
+        yield Finding("note" if column.kind == "constant" else "warning", name, words[column.kind])
     formulas = formula_cells(series)
     if formulas:
         text = f"cells such as {formulas[0][:40]!r} begin like a formula: a spreadsheet would run them; they are read as text."
-        found.append(Finding("warning", name, text))
+        yield Finding("warning", name, text)
     if column.role == "feature":
-        found += _feature_findings(series, column)
-    return found
+        yield from _feature_findings(series, column)
 
 
-def _feature_findings(series: pd.Series, column: ColumnReport) -> list[Finding]:
-    found, rows = [], len(series)
+def _feature_findings(series: pd.Series, column: ColumnReport) -> Iterator[Finding]:
+    name, rows, present = column.name, len(series), series.notna().to_numpy()
     if column.kind == "number":
         numbers, cells = as_numbers(series)
+        bad = int((np.isnan(numbers) & present).sum())
         if cells:
-            bad = int((np.isnan(numbers) & series.notna().to_numpy()).sum())
             words = f"{bad:,} of {rows:,} cells are text among numbers, such as {cells[0][:40]!r}: they are read as missing."
-            found.append(Finding("warning", column.name, words))
-        elif np.isnan(numbers).sum() > series.isna().sum():
-            found.append(Finding("warning", column.name, "it has infinite numbers, which are read as missing."))
+            yield Finding("warning", name, words)
+        elif bad:
+            yield Finding("warning", name, "it has infinite numbers, which are read as missing.")
     if column.kind == "category" and column.distinct > LEVELS_KEPT:
         words = f"of {column.distinct:,} categories the {LEVELS_KEPT} most frequent are kept, and the others pooled."
-        found.append(Finding("note", column.name, words))
+        yield Finding("note", name, words)
     if column.kind == "date":
-        written = date_format(series) or "ISO8601"
-        bad = int((np.isnan(as_days(series, written)) & series.notna().to_numpy()).sum())
+        bad = int((np.isnan(as_days(series, date_format(series) or "ISO8601")) & present).sum())
         words = "dates are used as days since 1970: does the date tell when the row was collected, rather than about the class?"
-        found.append(Finding("note", column.name, words))
+        yield Finding("note", name, words)
         if bad:
-            found.append(Finding("warning", column.name, f"{bad:,} of {rows:,} cells are no dates: they are read as missing."))
+            yield Finding("warning", name, f"{bad:,} of {rows:,} cells are no dates: they are read as missing.")
     if column.missing > _MOSTLY_MISSING:
-        found.append(Finding("note", column.name, f"{column.missing:.0%} of its cells are missing."))
-    return found
+        yield Finding("note", name, f"{column.missing:.0%} of its cells are missing.")
 
 
-def _row_findings(hashes: np.ndarray) -> list[Finding]:
-    if len(hashes) < 2:
-        return [Finding("error", None, f"Expected two rows or more, but got {len(hashes)}: add data.")]
+def _row_findings(hashes: np.ndarray) -> Iterator[Finding]:
     twice = int(pd.Series(hashes).duplicated().sum())
-    if not twice:
-        return []
-    words = f"{twice:,} of {len(hashes):,} rows repeat an earlier row, and a copy in another fold flatters a model: "
-    return [Finding("warning", None, words + "remove copies, or name a group column.")]
+    if len(hashes) < 2:
+        yield Finding("error", None, f"Expected two rows or more, but got {len(hashes)}: add data.")
+    elif twice:
+        words = f"{twice:,} of {len(hashes):,} rows repeat an earlier row, and a copy in another fold flatters a model: "
+        yield Finding("warning", None, words + "remove copies, or name a group column.")
 
 
-class _Hashes(NamedTuple):
-    """A 64-bit hash of each row, and one of each column; a million rows have equal ones by chance with probability 3e-8."""
-
-    rows: np.ndarray
-    columns: dict[str, int]
-
-
-def _hashes(frame: pd.DataFrame) -> _Hashes:
+def _hashes(frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, int]]:
+    """Return a 64-bit hash of each row, and one of each column; a million rows have equal ones with probability 3e-8."""
     rows, columns = np.zeros(len(frame), dtype=np.uint64), {}
     for name in frame.columns:
         cells = _cell_hashes(frame[name])
         rows = rows * np.uint64(0x9E3779B97F4A7C15) + cells
         columns[name] = hash(cells.tobytes())
-    return _Hashes(rows, columns)
+    return rows, columns
 
 
 def _cell_hashes(series: pd.Series) -> np.ndarray:
@@ -330,19 +317,19 @@ def _labels(
     return labels, [Finding("warning", target, words)]
 
 
-def _class_findings(labels: Labels, target: str, population: Population | None) -> list[Finding]:
-    found = []
+def _class_findings(labels: Labels, target: str, population: Population | None) -> Iterator[Finding]:
     if len(labels.classes) < 2:
         only = f"only {labels.classes[0]!r}" if labels.classes else "no label at all"
         words = f"Expected two classes or more in the target column {target!r}, but got {only}: add rows of another class."
-        return [Finding("error", target, words)]
+        yield Finding("error", target, words)
+        return
     for label, rows in zip(labels.classes, labels.counts.tolist(), strict=True):
         if rows < 2:
             words = f"Expected two rows or more of each class, but {label!r} has {rows}: add rows, or remove the class."
-            found.append(Finding("error", target, words))
+            yield Finding("error", target, words)
         elif rows < _FEW_ROWS:
             words = f"class {label!r} has only {rows} rows: expect wide intervals, and few ways to tell models apart."
-            found.append(Finding("warning", target, words))
+            yield Finding("warning", target, words)
     if labels.guessed and isinstance(population, int | float):
         first, second = labels.classes
         example = {first: population, second: round(1 - population, 10)}
@@ -350,28 +337,22 @@ def _class_findings(labels: Labels, target: str, population: Population | None) 
             f"Expected to know which class has the population's {population:g}, but neither {first!r} nor {second!r} is "
             f"plainly the positive one: give positive={first!r} or positive={second!r}, or both frequencies, such as {example}."
         )
-        found.append(Finding("error", target, words))
+        yield Finding("error", target, words)
     elif labels.guessed:
         words = f"{labels.positive!r} is taken as the positive class: if it is {labels.classes[0]!r}, say so with `positive`."
-        found.append(Finding("warning", target, words))
+        yield Finding("warning", target, words)
     if population is not None:
         try:
             population_of(population, labels)
         except ValueError as error:
-            found.append(Finding("error", target, str(error)))
-    return found
+            yield Finding("error", target, str(error))
 
 
-def _leak_findings(frame: pd.DataFrame, labels: Labels, columns: list[ColumnReport]) -> list[Finding]:
+def _leak_findings(frame: pd.DataFrame, labels: Labels, columns: list[ColumnReport]) -> Iterator[Finding]:
     kinds = {column.name: column.kind for column in columns if column.role == "feature"}
-    return [
-        Finding(
-            "warning",
-            name,
-            f"it alone tells the classes apart (AUC {auc:.3f}): if it is known only after the class is, leave it out.",
-        )
-        for name, auc in leaking_columns(frame, labels, kinds).items()
-    ]
+    for name, auc in leaking_columns(frame, labels, kinds).items():
+        words = f"it alone tells the classes apart (AUC {auc:.3f}): if it is known only after the class is, leave it out."
+        yield Finding("warning", name, words)
 
 
 def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding]]:
@@ -395,10 +376,8 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
 
 
 def _classes(labels: Labels) -> list[ClassReport]:
-    counts, total = labels.counts, max(int(labels.counts.sum()), 1)
-    return [
-        ClassReport(label, int(rows), float(rows / total)) for label, rows in zip(labels.classes, counts.tolist(), strict=True)
-    ]
+    counts = labels.counts.tolist()
+    return [ClassReport(label, rows, rows / max(sum(counts), 1)) for label, rows in zip(labels.classes, counts, strict=True)]
 
 
 def _likely_targets(columns: list[ColumnReport], rows: int) -> list[str]:

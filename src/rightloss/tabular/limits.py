@@ -25,7 +25,8 @@ from scipy.linalg import solve_triangular
 from ..arrays import checked_level
 from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
-from ..sklearn.coefficients import FittedRows, inverse_or_none, is_separated, prevalence_variance, sum_of_products
+from ..sklearn.coefficients import prevalence_variance
+from ..sklearn.linear import NEWTON_LIMIT
 from .candidates import LabelledTable
 from .encode import ColumnSpec, linear_matrix
 
@@ -177,6 +178,8 @@ def odds_ratios(table: LabelledTable, classes: Sequence[object], level: float = 
         A row for each class but the first and each change of a column: class, column, change, step (of a number, else None),
         odds_ratio, low and high. Columns that follow from columns before them are left out.
     """
+    from ..sklearn.information_gain import InformationGainClassifier
+
     specs, groups = table.specs, table.groups
     width = sum(spec.linear_width for spec in specs)
     if width * (len(classes) - 1) > _MOST_COEFFICIENTS:
@@ -184,37 +187,31 @@ def odds_ratios(table: LabelledTable, classes: Sequence[object], level: float = 
     rows = _rows_in_proportion(table.codes, max(_MOST_CELLS // width, 1000))
     matrix, codes = linear_matrix(table.frame.iloc[rows], specs).astype(np.float64), table.codes[rows]
     changes = _determined(matrix, _changes(specs))
+    if (len(changes) + 1) * (len(classes) - 1) > NEWTON_LIMIT:
+        return None, [f"no odds ratios, since there would be {len(changes) * (len(classes) - 1):,} of them."]
     x = matrix[:, [change.place for change in changes]]
-    coefficients, intercepts = _without_penalty(x, codes)
-    odds = x @ coefficients.T + intercepts
-    probs = special.softmax(np.column_stack([np.zeros(len(odds)), odds]), axis=1)
-    if is_separated(FittedRows(x, codes, np.ones(len(codes)), probs, probs, np.ones(len(classes)))):
-        return None, ["no odds ratios, since the columns separate the classes of these rows perfectly: some are infinite."]
-    covariance = _covariance(x, codes, odds, None if groups is None else groups[rows])
-    if covariance is None:
-        return None, ["no odds ratios, since the rows do not determine them."]
-    error = np.sqrt(np.diag(covariance)).reshape(len(coefficients), -1)
+    model = InformationGainClassifier(penalty=None, tol=1e-8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of separated classes, which the summary refuses
+        model.fit(x, codes)
+    try:
+        summary = model.summary()
+    except ValueError as problem:
+        separated = "columns separate the classes of these rows perfectly: some are infinite"
+        return None, [f"no odds ratios, since the {separated if 'separate' in str(problem) else 'rows do not determine them'}."]
+    coefficients, covariance = summary.frame["coef"].to_numpy().reshape(len(classes) - 1, -1), summary.covariance.to_numpy()
+    if groups is not None:
+        residuals = (model.predict_proba(x) - np.eye(len(classes))[codes])[:, 1:]
+        covariance = covariance @ _between_groups(x, residuals, codes, groups[rows]) @ covariance
+    error = np.sqrt(np.diag(covariance)).reshape(coefficients.shape)
     reach = -float(special.ndtri((1 - level) / 2))
     found = []
     for k, label in enumerate(classes[1:]):
-        for change, middle, s in zip(changes, coefficients[k], error[k], strict=False):  # errors have the intercept, too
+        for change, middle, s in zip(changes, coefficients[k], error[k], strict=False):  # these have the intercept, too
             row = {"class": label, "column": change.column, "change": change.words, "step": change.step}
             ends = {"odds_ratio": middle, "low": middle - reach * s, "high": middle + reach * s}
             found.append(row | {name: float(np.exp(change.move * value)) for name, value in ends.items()})
     return pd.DataFrame(found), []
-
-
-def _without_penalty(x: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return coefficients (K − 1, d) and intercepts (K − 1,) against class 0, of maximum likelihood."""
-    from ..sklearn.information_gain import InformationGainClassifier
-
-    model = InformationGainClassifier(penalty=None, tol=1e-8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of separated classes, which the caller checks
-        model.fit(x, codes)
-    if len(model.coef_) == 1:
-        return model.coef_, model.intercept_
-    return model.coef_[1:] - model.coef_[0], model.intercept_[1:] - model.intercept_[0]
 
 
 def _changes(specs: Sequence[ColumnSpec]) -> list[_Change]:
@@ -263,23 +260,6 @@ def _determined(matrix: np.ndarray, changes: list[_Change]) -> list[_Change]:
 def _rows_in_proportion(codes: np.ndarray, most: int) -> np.ndarray:
     """Return about that many rows at most, each class in proportion."""
     return np.arange(len(codes)) if len(codes) <= most else np.argsort(codes, kind="stable")[:: -(-len(codes) // most)]
-
-
-def _covariance(features: np.ndarray, codes: np.ndarray, log_odds: np.ndarray, groups: np.ndarray | None) -> np.ndarray | None:
-    """Return the covariance of the coefficients against class 0, class by class, intercept last; None if not determined."""
-    k, size = log_odds.shape[1] + 1, features.shape[1] + 1
-    probs = special.softmax(np.column_stack([np.zeros(len(log_odds)), log_odds]), axis=1)
-    p = probs[:, 1:]
-    bread = inverse_or_none(sum_of_products(features, p[:, :, None] * (np.eye(k - 1) - p[:, None, :])))
-    if bread is None:
-        return None
-    if groups is None:
-        counts = np.bincount(codes, minlength=k)
-        bread[size - 1 :: size, size - 1 :: size] -= np.diag(1 / counts[1:]) + 1 / counts[0]
-        return bread
-    middle = _between_groups(features, (probs - np.eye(k)[codes])[:, 1:], codes, groups)
-    found: np.ndarray = bread @ middle @ bread
-    return found
 
 
 def _between_groups(features: np.ndarray, scores: np.ndarray, codes: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -26,8 +26,6 @@ from .pipelines import Pipeline, by_fold
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
-    from .unlabelled import UnlabelledReport
-
 _BLOCK = 100_000  # rows encoded at a time
 
 
@@ -87,6 +85,45 @@ class ComparableRows:
     held_out: Float64[np.ndarray, "m k"]
     sampling: np.ndarray
     folds: tuple[np.ndarray, np.ndarray] | None
+
+
+@dataclass(frozen=True)
+class UnlabelledReport:
+    """How unlabelled rows were used.
+
+    Attributes:
+        rows: number of unlabelled rows.
+        used: number of rows used.
+        p_value: of the hypothesis that p(x|y) is the same as in the labelled rows; None if it was not tested.
+        gain: increase of the expected log-likelihood of the linear model by these rows; None if it was not fitted.
+        low: lower limit of a 95 % interval of the gain.
+        high: its upper limit.
+        kept: whether the model that uses them is kept.
+        stream_gain: log-likelihood of held-out rows of both tables, in nats per labelled row, of the model that uses them minus
+            that of the best other one, if that decided; else None.
+        warned: whether the shift test, or its absence, gave a warning.
+        mean_predictions: the kept model's mean prediction for them (K); None in older models.
+        population_low: lower limits of the frequencies (K), if these were learned from the rows; else None.
+        population_high: upper limits.
+
+    Examples:
+        >>> from rightloss.tabular import UnlabelledReport
+        >>> UnlabelledReport(rows=5000, used=5000, p_value=0.4, gain=0.002, low=0.001, high=0.003, kept=True).kept
+        True
+    """
+
+    rows: int
+    used: int
+    p_value: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    kept: bool = False
+    stream_gain: float | None = None
+    warned: bool = False
+    mean_predictions: list[float] | None = None
+    population_low: list[float] | None = None
+    population_high: list[float] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from .encode import ColumnSpec
-    from .model import TableModel
-    from .unlabelled import UnlabelledReport
+    from .model import TableModel, UnlabelledReport
 
 _MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -32,6 +31,12 @@ _PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.
 _RECALL = 0.8  # at the slider's initial threshold
 _MOST_SHOWN = 8  # categories shown per column
 _ROUNDING = 1e-12  # smaller values are shown as 0
+_COMMANDS = (
+    "rightloss predict MODEL new.csv --out predictions.csv",
+    "rightloss predict MODEL new.csv --population 0.01 --out predictions.csv",
+    "rightloss evaluate MODEL labelled.csv",
+    "rightloss prevalence MODEL unlabelled.csv",
+)
 _LIMITS = (
     "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
     "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
@@ -54,8 +59,8 @@ def report_page(model: TableModel) -> str:
         "comparison": _comparison(model),
         "odds_ratios": _odds_ratios(model),
         "findings": model.findings,
-        "columns": _columns(model),
-        "commands": _commands(model),
+        "columns": [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns],
+        "commands": _COMMANDS,
         "limits": _LIMITS,
     }
     return _environment().get_template("table.html.j2").render(context)
@@ -63,7 +68,7 @@ def report_page(model: TableModel) -> str:
 
 def sentences(model: TableModel) -> list[str]:
     """Return sentences about the model: which one was kept, how well it predicts, and what the correction changes."""
-    best, focus = _chosen(model), _focus_classes(model)[0]
+    (best,), focus = model.comparison[model.comparison["chosen"]].to_dict("records"), _focus_classes(model)[0]
     label, pi = model.classes_[focus], float(model.population.population[focus])
     after, before = _mean_predictions(model, focus)
     kept = (
@@ -102,10 +107,6 @@ def unlabelled_sentences(model: TableModel) -> list[str]:
     return said
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} unlabelled row{'' if count == 1 else 's'}"
-
-
 def _test_sentence(used: UnlabelledReport) -> str:
     """Return a sentence with the number of unlabelled rows and the result of the shift test."""
     of_all = "" if used.used == used.rows else f" of {used.rows:,}"
@@ -114,7 +115,8 @@ def _test_sentence(used: UnlabelledReport) -> str:
         tested = f"the test of whether people of a class look the same in both tables warned (p = {used.p_value:.2g})"
     elif used.p_value is not None:
         tested = f"a test found no sign that people of a class look different in the two tables (p = {used.p_value:.2g})"
-    return f"{_rows(used.used)}{of_all} were used; {tested}."
+    rows = f"{used.used:,} unlabelled row{'' if used.used == 1 else 's'}"
+    return f"{rows}{of_all} were used; {tested}."
 
 
 def _kept(used: UnlabelledReport) -> str:
@@ -216,30 +218,12 @@ def _odds_ratios(model: TableModel) -> dict[str, Any] | None:
     return {"rows": rows, "several": several, "of": of, "grouped": grouped}
 
 
-def _columns(model: TableModel) -> list[dict[str, str]]:
-    return [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns]
-
-
 def _about(column: ColumnSpec) -> str:
     """Return a column's categories, or the value used for a missing number."""
     if column.categories:
         more = len(column.categories) - _MOST_SHOWN
         return ", ".join(column.categories[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"missing values count as {column.fill:.4g}, the median, in linear models" if column.has_missing else ""
-
-
-def _commands(model: TableModel) -> list[str]:
-    return [
-        "rightloss predict MODEL new.csv --out predictions.csv",
-        "rightloss predict MODEL new.csv --population 0.01 --out predictions.csv",
-        "rightloss evaluate MODEL labelled.csv",
-        "rightloss prevalence MODEL unlabelled.csv",
-    ]
-
-
-def _chosen(model: TableModel) -> dict[str, Any]:
-    (row,) = model.comparison[model.comparison["chosen"]].to_dict("records")
-    return dict(row)
 
 
 def _focus_classes(model: TableModel) -> list[int]:
