@@ -188,11 +188,11 @@ class InformationGainClassifier(PopulationClassifier):
         self._check_options()
         given = X_unlabelled is not None
         rows = read_rows(self, X, y, sample_weight, classes=both_classes(y, sample_weight, self.population) if given else None)
-        self._check_firth(len(rows.classes), given)
+        self._check_loss(len(rows.classes), given)
         evidence = 0.0 if self.penalty != "l2" or is_unknown(self.population) else EVIDENCE
         evidence = evidence if self.unlabelled_evidence is None else self.unlabelled_evidence
         others = read_unlabelled(self, X_unlabelled, rows, self.unlabelled_weight, evidence) if given else None
-        check_usable(self, rows, others, given, self.loss == "information_gain")
+        check_usable(self.population, rows, others, given)
         self._check_evidence(others)
         prevalence = training_prevalence(self.population, rows)
         if others is not None and self.check_unlabelled:
@@ -275,10 +275,14 @@ class InformationGainClassifier(PopulationClassifier):
                 f"{install('torch')}."
             )
 
-    def _check_firth(self, classes: int, given: bool) -> None:
+    def _check_loss(self, classes: int, given: bool) -> None:
+        came = "X_unlabelled" if given else f"{classes} classes" if classes != 2 else "loss='weighted'"
         if self.penalty == "firth" and (classes != 2 or self.loss == "weighted" or given):
-            came = f"{classes} classes" if classes != 2 else "X_unlabelled" if given else "loss='weighted'"
             raise ValueError(f"Expected two classes and the default loss for penalty='firth', but got {came}: use 'l2'.")
+        if self.loss == "weighted" and given:
+            raise ValueError(
+                "Expected the default loss with X_unlabelled, but got 'weighted': these rows have no part in its likelihood."
+            )
 
     def _check_evidence(self, others: PopulationRows | None) -> None:
         if others is not None and others.evidence and (is_unknown(self.population) or self.penalty is None):

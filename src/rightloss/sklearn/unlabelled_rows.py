@@ -63,31 +63,24 @@ def read_unlabelled(
     return PopulationRows(features, mass, evidence) if mass > 0 else None
 
 
-def check_usable(estimator: Any, rows: LabelledRows, others: PopulationRows | None, given: bool, plain: bool) -> None:
-    """Raise a ValueError if an estimator's options and its unlabelled rows cannot be combined.
+def check_usable(population: Any, rows: LabelledRows, others: PopulationRows | None, given: bool) -> None:
+    """Raise a ValueError if a population and its unlabelled rows cannot be combined.
 
     Args:
-        estimator: with its parameters as given.
+        population: as given.
         rows: labelled.
         others: unlabelled; None if their weight is 0.
         given: whether unlabelled rows were given.
-        plain: whether the loss is the default one.
     """
-    unknown, one_class = is_unknown(estimator.population), not rows.class_totals().all()
-    if others is None:
-        if unknown or one_class:
-            what = "population='unknown'" if unknown else "one class alone labelled"
-            came = "unlabelled_weight=0" if given else "none"
-            raise ValueError(f"Expected unlabelled rows with {what}, but got {came}: pass X_unlabelled=… to fit.")
-    elif estimator.population is None:
+    unknown, one_class = is_unknown(population), not rows.class_totals().all()
+    if others is None and (unknown or one_class):
+        what = "population='unknown'" if unknown else "one class alone labelled"
+        came = "unlabelled_weight=0" if given else "none"
+        raise ValueError(f"Expected unlabelled rows with {what}, but got {came}: pass X_unlabelled=… to fit.")
+    if others is not None and population is None:
         raise ValueError(
             "Expected a `population` with X_unlabelled, but got None: where the labelled rows are in the population's mix, "
             "unlabelled ones add nothing; give it, or 'unknown'."
-        )
-    elif not plain:
-        raise ValueError(
-            f"Expected the default loss with X_unlabelled, but got loss={estimator.loss!r}: unlabelled rows have no part in "
-            "its likelihood."
         )
 
 
