@@ -24,9 +24,8 @@ from ..arrays import checked_number
 from ..extras import install
 from ..prevalence import Prevalence
 from .base import PopulationClassifier, checked_whole, training_prevalence
-from .labelled_rows import LabelledRows, read_rows
 from .population import Population, is_unknown
-from .unlabelled_rows import EVIDENCE, PopulationRows, both_classes, check_usable, read_unlabelled, warn_of_shift
+from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_shift
 
 try:
     import torch
@@ -126,13 +125,9 @@ class InformationGainMLPClassifier(PopulationClassifier):
             sample_weight: (n,); only with the default evidence.
             X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
-        sizes, given = self._checked_sizes(), X_unlabelled is not None
-        classes = both_classes(y, sample_weight, self.population) if given else None
-        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32], classes)
-        mass = 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
-        people = EVIDENCE if self.evidence == 1 else 0.0
-        others = read_unlabelled(self, X_unlabelled, rows, mass, people) if given else None
-        check_usable(self.population, rows, others, given)
+        sizes, mass = self._checked_sizes(), 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
+        people, dtypes = EVIDENCE if self.evidence == 1 else 0.0, [np.float64, np.float32]
+        rows, others = read_both(self, X, y, sample_weight, X_unlabelled, mass, people, dtypes)
         if rows.weight is not None and self.evidence != 1:
             raise ValueError(
                 f"Expected no sample_weight with evidence={self.evidence:g}, whose loss has a marginal, but got some: leave "
@@ -234,7 +229,7 @@ class InformationGainMLPClassifier(PopulationClassifier):
     ) -> float:
         """Train on every labelled row once, in minibatches, and return the mean loss."""
         x, total = torch.from_numpy(rows.features), 0.0
-        target = torch.from_numpy(rows.index) if rows.votes is None else torch.from_numpy(rows.votes).to(x.dtype)
+        target = torch.from_numpy(rows.index) if rows.hard else torch.from_numpy(rows.votes).to(x.dtype)
         weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)
         criterion.reduction = "mean" if weight is None else "none"
         for chosen in torch.randperm(len(x), generator=generator).split(200 if self.batch_size == "auto" else self.batch_size):
@@ -287,10 +282,9 @@ def _layers(sizes: Sequence[int], start: np.ndarray, dtype: Any, generator: torc
 
 def _split(rows: LabelledRows, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
     """Return training and validation rows, with every class in both; rows with votes are stratified by the majority class."""
-    strata = rows.index if rows.index is not None else rows.table().argmax(1)
     seed, all_rows = int(torch.randint(2**31 - 1, (1,), generator=generator)), np.arange(len(rows.features))
     try:
-        kept, held = map(rows.take, train_test_split(all_rows, test_size=HELD_OUT, stratify=strata, random_state=seed))
+        kept, held = map(rows.take, train_test_split(all_rows, test_size=HELD_OUT, stratify=rows.index, random_state=seed))
     except ValueError:  # fewer rows than classes
         kept = held = rows.take(all_rows[:0])
     if not (kept.class_totals().all() and held.class_totals().all()):

@@ -21,9 +21,8 @@ from scipy import special
 
 from ..prevalence import Prevalence
 from .coefficients import inverse_or_none, moments, sum_of_products, vanishes
-from .labelled_rows import LabelledRows
 from .linear import LinearFit, class_logits, lbfgs, moved
-from .unlabelled_rows import PopulationRows
+from .rows import LabelledRows, PopulationRows
 
 
 def fit_streams(
