@@ -25,7 +25,8 @@ from scipy.linalg import solve_triangular
 from ..arrays import checked_level
 from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
-from ..sklearn.coefficients import FittedRows, inverse_or_none, is_separated, prevalence_variance, sum_of_products
+from ..sklearn.coefficients import FittedRows, inverse_or_none, is_separated, prevalence_variance
+from ..sklearn.linear import sum_of_products
 from .candidates import LabelledTable
 from .encode import ColumnSpec, linear_matrix
 
