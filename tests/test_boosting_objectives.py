@@ -66,14 +66,12 @@ def test_metric_and_gradient_are_those_of_the_torch_loss(k: int, reference: str,
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 @each_kind
-def test_gradient_and_exact_hessian_are_those_of_finite_differences(k: int, reference: str, kappa: float, scale: float) -> None:
+def test_the_gradient_is_that_of_finite_differences(k: int, reference: str, kappa: float, scale: float) -> None:
     objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k, n=12)
     scores = np.clip(scores * scale, -30, 30)
-    gradient, exact = objective(y, scores, weights)[0], objective.exact_hessian(y, scores, weights)
-    total = weights.sum()
-    first, second = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)
+    gradient, total = objective(y, scores, weights)[0], weights.sum()
+    first, _ = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)
     np.testing.assert_allclose(gradient, first, rtol=1e-6, atol=1e-7 * np.abs(first).max())
-    np.testing.assert_allclose(exact, second, rtol=1e-4, atol=1e-6 * max(1.0, np.abs(second).max()))
 
 
 @pytest.mark.long
@@ -104,13 +102,6 @@ def test_the_hessian_is_at_least_that_of_cross_entropy(k: int, reference: str, k
     assert (objective(y, scores, weights)[1] >= least * (1 - 1e-9)).all()
 
 
-def test_the_exact_hessian_can_be_negative_where_ours_is_not() -> None:
-    objective = InformationGainObjective(rl.Prevalence.binary(0.01, evidence=0.0), reference=[0.99, 0.01])
-    y, scores = np.arange(8) % 2, np.array([3.0, 3.0, -6.0, -6.0, -6.0, -6.0, -6.0, -6.0])
-    assert objective.exact_hessian(y, scores).min() < -0.05
-    assert objective(y, scores)[1].min() > 0
-
-
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
 @pytest.mark.parametrize("reference", ["sampling", "population"])
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0, 4.0])
@@ -123,7 +114,6 @@ def test_one_score_is_the_difference_of_two(reference: str, kappa: float, weight
     by_class = objective(y, np.stack([np.zeros_like(one), one], 1), given)
     np.testing.assert_allclose(gradient, by_class[0][:, 1], rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(hessian, by_class[1][:, 1] / 2, rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(objective.exact_hessian(y, one, given), objective.exact_hessian(y, scores, given)[:, 1])
 
 
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")

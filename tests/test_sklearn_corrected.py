@@ -49,7 +49,7 @@ from rightloss.metrics import evaluate
 from rightloss.predictive import retarget
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
-from rightloss.sklearn.folds import share_of_copies
+from rightloss.sklearn.folds import GivenRows, share_of_copies, splits_of
 from rightloss.sklearn.scorers import prevalence_scorer
 from rightloss.sklearn.training_rows import was_trained_on
 
@@ -239,13 +239,21 @@ class TestTheRuleOfAuto:
         X, y = rows(2000, 0.3, 9)
         few = np.flatnonzero((y == 0) | (np.cumsum(y) <= 12))
         assert corrected(balanced(), 0.3).fit(X[few], y[few]).method_ == "closed_form"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrevalenceWarning)  # of "flat"
-            model = corrected(forest(class_weight="balanced"), 0.3).fit(X[few], y[few])
-        assert set(model.comparison_) == {"closed_form", "affine", "population"}
-        assert model.method_ in ("affine", "flat")
-        guess = 0.3 * np.log(0.3) + 0.7 * np.log(0.7)
-        assert expected_log_likelihood(model, *rows(20_000, 0.5, 5), 0.3) > 1.01 * guess
+        guess, gains = 0.3 * np.log(0.3) + 0.7 * np.log(0.7), []
+        for seed in range(5):
+            X, y = rows(2000, 0.3, 20 + seed)
+            few = np.flatnonzero((y == 0) | (np.cumsum(y) <= 12))
+            plain = corrected(forest(class_weight="balanced"), 0.3, method="closed_form").fit(X[few], y[few])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrevalenceWarning)  # of "flat"
+                model = corrected(forest(class_weight="balanced"), 0.3).fit(X[few], y[few])
+            assert set(model.comparison_) == {"closed_form", "affine", "population"}
+            assert model.method_ in ("affine", "flat")
+            found, without = (expected_log_likelihood(each, *rows(5000, 0.5, 5), 0.3) for each in (model, plain))
+            gains.append(found - guess)
+            assert without < 1.3 * guess
+            assert found > 1.01 * guess
+        assert np.mean(gains) > -0.025 * guess, gains  # it learns from a forest that alone is worse than a guess
         one = np.flatnonzero((y == 0) | (np.cumsum(y) <= 1))
         assert corrected(balanced(), 0.3).fit(X[one], y[one]).method_ == "closed_form"
 
@@ -478,6 +486,20 @@ def copies(n: int, each: int, seed: int, noise: float = 0.01) -> tuple[np.ndarra
 
 @pytest.mark.long
 class TestGroups:
+    @pytest.mark.parametrize("random_state", [None, 3])
+    def test_many_groups_stay_together_in_folds_with_the_same_share_of_every_class(self, random_state: int | None) -> None:
+        rng = np.random.default_rng(SEED)
+        whose, y = rng.integers(5000, size=9000), np.searchsorted([0.9, 0.98], rng.random(9000))
+        given = GivenRows(np.zeros((9000, 1)), y, y, (rng.random(9000) > 0.1).astype(float), whose)
+        splits = splits_of(5, given, random_state)
+        assert splits is not None
+        assert len(splits) == 5
+        for train, test in splits:
+            assert not np.isin(whose[test], whose[train]).any()
+            assert len(train) + len(test) == given.weights.sum()
+            expected = np.bincount(y, given.weights) / 5
+            assert (np.abs(np.bincount(y[test]) - expected) <= 2 + 0.02 * expected).all()
+
     def test_rows_of_one_person_are_left_out_together_and_the_correction_is_for_new_people(self) -> None:
         found, new = [], rows(4000, 0.1, 1, features=4)
         for seed in range(4):

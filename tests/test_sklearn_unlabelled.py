@@ -15,8 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 import rightloss as rl
 from rightloss.shift import LabelShiftWarning
 from rightloss.sklearn import InformationGainClassifier
+from rightloss.sklearn.rows import some_rows
 from rightloss.sklearn.stream_likelihood import StreamLikelihood, mixture_proportions
-from rightloss.sklearn.unlabelled_rows import some_rows
 
 MEANS = {2: np.array([[0.0, 0.0], [2.0, 1.0]]), 3: np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])}
 POPULATION: dict[int, Any] = {2: 0.1, 3: [0.7, 0.2, 0.1]}

@@ -26,7 +26,7 @@ from .arrays import (
     logsumexp,
     shift_classes,
 )
-from .prevalence import FindingMix, MultilabelPrevalence, PrevalenceWarning, check_findings
+from .prevalence import FindingMix, MultilabelPrevalence, PrevalenceWarning, by_finding, check_findings
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
@@ -120,11 +120,7 @@ def option_by_name(value: Any, names: Sequence[str], option: str) -> dict[str, A
     """Return the option of each finding, from a dict by name, or one for all."""
     if not isinstance(value, Mapping):
         return dict.fromkeys(names, value)
-    if set(value) != set(names):
-        raise ValueError(
-            f"Expected `{option}` for each finding by its name, but got {list(value)}: the findings are {list(names)}."
-        )
-    return dict(value)
+    return dict(zip(names, by_finding(value, option, names), strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The information gain of a whole training set, with the derivatives that a boosting library needs.
 
-Stage: raw scores `(n,)` or `(n, k)`, labels `(n,)`, weights `(n,)` → loss, gradient, exact and positive Hessian, in NumPy.
+Stage: raw scores `(n,)` or `(n, k)`, labels `(n,)`, weights `(n,)` → loss, gradient and positive Hessian, in NumPy.
 
 **The loss.** Let z_nk be the raw scores, the population's logits, p_nk = softmax_k(z_n + log r − log π) the prediction in the
 reference mix r, s_n the sample weights, W = Σ_n s_n, v_k = Σ_n s_n 1{y_n=k} / W, β_n = r_y/ρ_y at y = y_n, and
@@ -149,30 +149,12 @@ def binary_derivatives(rows: ScoredRows, terms: ClassTerms) -> tuple[np.ndarray,
     return gradient, np.maximum(hessian, FLOOR)
 
 
-def exact_hessian(rows: ScoredRows, terms: ClassTerms) -> np.ndarray:
-    """Return the diagonal of the exact Hessian of F by class, `(k, n)`, which may be negative."""
-    table = log_table(rows, terms.offset)
-    probs, c, beta = np.exp(table), _excess(rows, terms)[:, None], terms.weights[rows.labels]
-    shares = _shares(table, _log_marginal(table, rows, terms), beta)
-    within = probs * (1 - probs) + (1 - 2 * probs) * (c * shares - probs * (c * shares).sum(0))
-    squares = c * shares**2
-    between = squares * (1 - 2 * probs) + probs**2 * squares.sum(0)
-    return rows.weigh(within) - rows.weigh(rows.weigh(between)) / rows.total
-
-
 def weighted_derivatives(rows: ScoredRows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradient s β (p − 1{y=k}) and Hessian s β p (1 − p) of the weighted loss by class, `(k, n)` each."""
     probs = np.exp(log_table(rows, np.zeros(len(rows.scores))))
     importance, hessian = rows.importance(weights), probs * (1 - probs)
     probs[rows.labels, np.arange(len(rows.labels))] -= 1
     return probs * importance, np.maximum(hessian * importance, FLOOR)
-
-
-def binary_weighted_derivatives(rows: ScoredRows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row of class 1 of `weighted_derivatives` for two classes whose first score is 0."""
-    odds, importance = np.exp(np.clip(-rows.scores[1], -700, 700)), rows.importance(weights)
-    first = 1 / (1 + odds)
-    return (first - rows.labels) * importance, np.maximum(odds * first * first * importance, FLOOR)
 
 
 def weighted_loss(rows: ScoredRows, weights: np.ndarray) -> float:

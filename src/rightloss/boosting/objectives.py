@@ -19,8 +19,6 @@ from .derivatives import (
     ClassTerms,
     ScoredRows,
     binary_derivatives,
-    binary_weighted_derivatives,
-    exact_hessian,
     expected_log_loss,
     gain_derivatives,
     gain_loss,
@@ -99,12 +97,6 @@ class InformationGainObjective:
         """Minus the expected log-likelihood at π, lower is better."""
         return _log_loss_metric(self.prevalence)
 
-    def exact_hessian(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> np.ndarray:
-        """Return the diagonal of the exact Hessian in the shape of the scores; do not train with it, it may be negative."""
-        rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
-        exact = exact_hessian(rows, self._terms)
-        return exact[1] if one_score else exact.T
-
     def _check_mix(self, rows: ScoredRows) -> None:
         """Warn once if the class frequencies of the rows are not the declared ones."""
         if self._warned:
@@ -145,9 +137,8 @@ class WeightedObjective:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
-        if one_score:
-            return binary_weighted_derivatives(rows, self._weights)
-        return _by_row(*weighted_derivatives(rows, self._weights))
+        gradient, hessian = weighted_derivatives(rows, self._weights)
+        return (gradient[1], hessian[1]) if one_score else _by_row(gradient, hessian)
 
     @property
     def metric(self) -> BoostingMetric:

@@ -59,25 +59,15 @@ class MultilabelPrevalence:
         names: Sequence[str] | None = None,
         patterns: PatternWeights | None = None,
     ) -> None:
-        if isinstance(population, Mapping):
-            names = list(population) if names is None else list(names)
-            population = _by_name(population, "population", names)
-        given = _entries(population, "population")
-        labels = _names(names, len(given))
-        if any(isinstance(each, Prevalence) for each in given):
-            given = [each if isinstance(each, Prevalence) else Prevalence.binary(float(each)) for each in given]
-            findings = tuple(_binary(each, name) for each, name in zip(given, labels, strict=True))
-            if sampling is not None:
-                rates = _rates(sampling, "sampling", labels)
-                findings = tuple(each.with_sampling([1 - r, r]) for each, r in zip(findings, rates, strict=True))
-        else:
-            pairs = zip(
-                _rates(population, "population", labels),
-                _rates(0.5 if sampling is None else sampling, "sampling", labels),
-                strict=True,
-            )
-            findings = tuple(Prevalence.binary(pi, rho, evidence) for pi, rho in pairs)
-        object.__setattr__(self, "_findings", findings)
+        labels = _names(population, names)
+        given = zip(by_finding(population, "population", labels), labels, strict=True)
+        findings = [_finding(each, name, evidence) for each, name in given]
+        if sampling is not None:
+            one = not hasattr(sampling, "__len__") or getattr(sampling, "ndim", 1) == 0
+            rates = [sampling] * len(labels) if one else by_finding(sampling, "sampling", labels)
+            rates = [_rate(each, "sampling", name) for each, name in zip(rates, labels, strict=True)]
+            findings = [each.with_sampling([1 - rate, rate]) for each, rate in zip(findings, rates, strict=True)]
+        object.__setattr__(self, "_findings", tuple(findings))
         object.__setattr__(self, "_names", labels)
         object.__setattr__(self, "_patterns", patterns)
 
@@ -123,8 +113,8 @@ class MultilabelPrevalence:
         """Return a copy with another population: L rates, a dict by name, or a `MultilabelPrevalence`."""
         if isinstance(population, MultilabelPrevalence):
             population = dict(zip(population.names, population, strict=True))
-        given = _by_name(population, "population", self._names) if isinstance(population, Mapping) else population
-        moved = [each.retarget(new) for each, new in zip(self._findings, _sized(given, self._names), strict=True)]
+        new = by_finding(population, "population", self._names)
+        moved = [each.retarget(rate) for each, rate in zip(self._findings, new, strict=True)]
         return MultilabelPrevalence(moved, names=self._names, patterns=self._patterns)
 
     def __len__(self) -> int:
@@ -225,16 +215,19 @@ def from_label_matrix(
             f"Expected rows with and without each finding in `labels`, but column(s) {wrong} have only one kind: a finding "
             "that is never, or always, sampled cannot be learned; collect some, or drop it."
         )
-    archive = _archive(population, matrix.shape[1])
-    rates: Any = population if archive is None else np.nanmean(archive, 0)
+    rates: Any = population
+    archive = patterns = None
+    if not isinstance(population, Mapping) and np.ndim(population) == 2:
+        archive = label_matrix(population, "population", matrix.shape[1])
+        rates = np.nanmean(archive, 0)
     simple = MultilabelPrevalence(rates, sampling, evidence, names)
     if archive is not None:
-        return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_pattern(matrix, archive))
-    if sampled_by == "any":
-        return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_any(matrix, simple))
-    if checked_choice(sampled_by, "sampled_by", ("any", "each", None)) is None:
+        patterns = _by_pattern(matrix, archive)
+    elif sampled_by == "any":
+        patterns = _by_any(matrix, simple)
+    elif checked_choice(sampled_by, "sampled_by", ("any", "each", None)) is None:
         _warn_of_patterns(matrix, simple)
-    return simple
+    return MultilabelPrevalence(list(simple), names=simple.names, patterns=patterns)
 
 
 def label_matrix(labels: Any, name: str, num_findings: int | None = None) -> Float64[np.ndarray, "n l"]:
@@ -388,7 +381,11 @@ def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = N
     if isinstance(value, MultilabelPrevalence):
         value = dict(zip(value.names, value, strict=True)) if set(value.names) == set(names) else list(value)
     if isinstance(value, Mapping):
-        return _by_name(value, name, names)
+        if set(value) != set(names):
+            raise ValueError(
+                f"Expected `{name}` for each finding by its name, but got {list(value)}: the findings are {list(names)}."
+            )
+        return [value[each] for each in names]
     if np.ndim(value) == 2 and rows is not None:
         rates = array_of(value, name)
         if rates.shape != (rows, len(names)):
@@ -397,71 +394,47 @@ def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = N
                 f"shape {rates.shape}: give each row of the predictions its own, or one list of rates for all."
             )
         return [rates[:, number, None] for number in range(len(names))]
-    return _sized(value, names, name)
-
-
-def _entries(values: Any, name: str) -> list[Any]:
-    """Return the L entries of a list, array or tensor."""
-    if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
-        raise ValueError(
-            f"Expected `{name}` to be a rate for each finding, such as [0.3, 0.05], but got {values!r}: for two classes that "
-            "exclude each other use Prevalence.binary."
-        )
-    entries = list(values)
-    if not entries:
-        raise ValueError(f"Expected at least one finding in `{name}`, but got none: list the rate of each.")
-    return entries
-
-
-def _rates(values: Any, name: str, names: Sequence[str]) -> list[float]:
-    """Return one checked rate per finding."""
-    if isinstance(values, Mapping):
-        values = _by_name(values, name, names)
-    if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
-        values = [values] * len(names)
-    rates = []
-    for finding, value in zip(names, _sized(values, names, name), strict=True):
-        rate = value.item() if getattr(value, "ndim", 1) == 0 else value
-        if not isinstance(rate, float | int) or not 0 < rate < 1:
-            raise ValueError(
-                f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate!r}: is it a percentage?"
-            )
-        rates.append(float(rate))
-    return rates
-
-
-def _sized(values: Any, names: Sequence[str], name: str = "population") -> list[Any]:
-    entries = _entries(values, name)
+    entries = _entries(value, name)
     if len(entries) != len(names):
         raise ValueError(f"Expected `{name}` to have {len(names)} rates, one for each finding, but got {len(entries)}.")
     return entries
 
 
-def _by_name(values: Mapping[Any, Any], name: str, names: Sequence[str]) -> list[Any]:
-    if set(values) != set(names):
+def _entries(values: Any, name: str) -> list[Any]:
+    """Return the L entries of a list, array or tensor; the keys of a dict."""
+    if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1 or not len(values):
         raise ValueError(
-            f"Expected a rate in `{name}` for each finding by its name, but got {list(values)}: they are {list(names)}."
+            f"Expected `{name}` to be a rate for each finding, at least one, such as [0.3, 0.05], but got {values!r}: for "
+            "two classes that exclude each other use Prevalence.binary."
         )
-    return [values[each] for each in names]
+    return list(values)
 
 
-def _names(names: Sequence[str] | None, size: int) -> tuple[str, ...]:
-    found = tuple(f"finding {number}" for number in range(size)) if names is None else tuple(names)
-    if len(found) != size or len(set(found)) != size or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"Expected {size} names of findings, all different, but got {list(found)}: name every finding.")
-    return found
-
-
-def _binary(prevalence: Prevalence, name: str) -> Prevalence:
-    if prevalence.num_classes != 2 or prevalence.is_unknown:
+def _rate(value: Any, name: str, finding: str) -> float:
+    rate = value.item() if getattr(value, "ndim", 1) == 0 else value
+    if not isinstance(rate, float | int) or not 0 < rate < 1:
         raise ValueError(
-            f"Expected a known prevalence of two classes for {name!r}, but got {prevalence}: use Prevalence.binary."
+            f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate!r}: is it a percentage?"
         )
-    return prevalence
+    return float(rate)
 
 
-def _archive(population: Any, num_findings: int) -> np.ndarray | None:
-    """Return the population's label matrix if `population` is one."""
-    if isinstance(population, Mapping) or np.ndim(population) != 2:
-        return None
-    return label_matrix(population, "population", num_findings)
+def _names(population: Any, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the given names, those of a dict of rates, or numbers."""
+    entries = _entries(population, "population")
+    if names is None:
+        names = entries if isinstance(population, Mapping) else [f"finding {number}" for number in range(len(entries))]
+    if len(names) != len(entries) or len(set(names)) != len(names) or not all(isinstance(each, str) for each in names):
+        raise ValueError(
+            f"Expected {len(entries)} names of findings, all different, but got {list(names)}: name every finding."
+        )
+    return tuple(names)
+
+
+def _finding(value: Any, name: str, evidence: float) -> Prevalence:
+    """Return the prevalence of one finding, from its rate or as it is."""
+    if not isinstance(value, Prevalence):
+        return Prevalence.binary(_rate(value, "population", name), evidence=evidence)
+    if value.num_classes != 2 or value.is_unknown:
+        raise ValueError(f"Expected a known prevalence of two classes for {name!r}, but got {value}: use Prevalence.binary.")
+    return value

@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arrays import checked_number
 from ..prevalence import Prevalence
-from .labelled_rows import LabelledRows
 from .population import LearntPopulation, Population, class_prevalence
+from .rows import LabelledRows
 
 Model = TypeVar("Model", bound="PopulationClassifier")
 

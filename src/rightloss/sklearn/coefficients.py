@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from scipy import special, stats
 
-from .linear import blocks, leverage, second_moments
+from .linear import leverage, sum_of_products, variance
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -237,18 +237,6 @@ def inverse_or_none(hessian: np.ndarray) -> np.ndarray | None:
     return inverse
 
 
-def sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1))."""
-    m, size = products.shape[1], features.shape[1] + 1
-    found = np.zeros((m, size, m, size))
-    for rows in blocks(features):
-        for i in range(m):
-            for j in range(m):
-                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
-    return found.reshape(m * size, m * size)
-
-
 def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> np.ndarray:
     """Return H by the log-odds against class 0, at probabilities (n, K) and with the loss's weights of the rows (n,)."""
-    p, t = probs[:, 1:], fitted.weight * importance
-    return sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
+    return sum_of_products(fitted.features, (fitted.weight * importance)[:, None, None] * variance(probs[:, 1:]))

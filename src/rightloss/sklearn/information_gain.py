@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..arrays import checked_choice, checked_level
 from ..extras import install
 from ..prevalence import Prevalence
+from . import linear
 from .base import PopulationClassifier, check_solver, training_prevalence
 from .coefficients import (
     CoefficientTable,
@@ -30,30 +31,9 @@ from .coefficients import (
     prevalence_variance,
     risk_interval,
 )
-from .labelled_rows import LabelledRows, read_rows
-from .linear import (
-    NEWTON_LIMIT,
-    SMALL,
-    CrossEntropy,
-    LinearFit,
-    class_logits,
-    firth,
-    lbfgs,
-    moved,
-    newton,
-    warn_unless_converged,
-)
 from .population import LearntPopulation, is_unknown
+from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_absent_class, warn_of_shift
 from .stream_likelihood import FittedStreams, fit_streams, stream_covariances, streams_are_separated
-from .unlabelled_rows import (
-    EVIDENCE,
-    PopulationRows,
-    both_classes,
-    check_usable,
-    read_unlabelled,
-    warn_of_absent_class,
-    warn_of_shift,
-)
 
 _SEPARATED = (
     "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
@@ -76,7 +56,7 @@ _VOTES = (
     "fit each row's majority label."
 )
 _TOO_MANY = (
-    f"Expected at most {NEWTON_LIMIT} coefficients for standard errors, but got more: choose fewer features, or "
+    f"Expected at most {linear.NEWTON_LIMIT} coefficients for standard errors, but got more: choose fewer features, or "
     "use a bootstrap."
 )
 
@@ -186,14 +166,11 @@ class InformationGainClassifier(PopulationClassifier):
             X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
         self._check_options()
-        given = X_unlabelled is not None
-        rows = read_rows(self, X, y, sample_weight, classes=both_classes(y, sample_weight, self.population) if given else None)
-        self._check_firth(len(rows.classes), given)
-        evidence = 0.0 if self.penalty != "l2" or is_unknown(self.population) else EVIDENCE
-        evidence = evidence if self.unlabelled_evidence is None else self.unlabelled_evidence
-        others = read_unlabelled(self, X_unlabelled, rows, self.unlabelled_weight, evidence) if given else None
-        check_usable(self, rows, others, given, self.loss == "information_gain")
-        self._check_evidence(others)
+        evidence = self.unlabelled_evidence
+        if evidence is None:
+            evidence = 0.0 if self.penalty != "l2" or is_unknown(self.population) else EVIDENCE
+        rows, others = read_both(self, X, y, sample_weight, X_unlabelled, self.unlabelled_weight, evidence)
+        self._check_rows(len(rows.classes), X_unlabelled is not None, others)
         prevalence = training_prevalence(self.population, rows)
         if others is not None and self.check_unlabelled:
             warn_of_shift(rows, others, prevalence)
@@ -216,12 +193,12 @@ class InformationGainClassifier(PopulationClassifier):
         before = self.population_
         super().set_population(population)
         self._sampled_by_class, self._learnt = population is not None, False
-        self.intercept_ = moved(self.intercept_[None], np.log(self.population_) - np.log(before))[0]
+        self.intercept_ = linear.moved(self.intercept_[None], np.log(self.population_) - np.log(before))[0]
         return self
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities in the population (n, K)."""
-        log_probs: np.ndarray = special.log_softmax(class_logits(self._outputs(X)), axis=1)
+        log_probs: np.ndarray = special.log_softmax(linear.class_logits(self._outputs(X)), axis=1)
         return log_probs
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -275,12 +252,14 @@ class InformationGainClassifier(PopulationClassifier):
                 f"{install('torch')}."
             )
 
-    def _check_firth(self, classes: int, given: bool) -> None:
+    def _check_rows(self, classes: int, given: bool, others: PopulationRows | None) -> None:
+        came = "X_unlabelled" if given else f"{classes} classes" if classes != 2 else "loss='weighted'"
         if self.penalty == "firth" and (classes != 2 or self.loss == "weighted" or given):
-            came = f"{classes} classes" if classes != 2 else "X_unlabelled" if given else "loss='weighted'"
             raise ValueError(f"Expected two classes and the default loss for penalty='firth', but got {came}: use 'l2'.")
-
-    def _check_evidence(self, others: PopulationRows | None) -> None:
+        if self.loss == "weighted" and given:
+            raise ValueError(
+                "Expected the default loss with X_unlabelled, but got 'weighted': these rows have no part in its likelihood."
+            )
         if others is not None and others.evidence and (is_unknown(self.population) or self.penalty is None):
             raise ValueError(
                 f"Expected unlabelled_evidence=0 with an unknown population or penalty=None, but got {others.evidence:g}: it "
@@ -295,7 +274,7 @@ class InformationGainClassifier(PopulationClassifier):
         weighted, to_population = self.loss == "weighted", np.log(pi) - np.log(rho)
         class_weight = pi / rho if weighted else np.ones_like(pi)
         fit = self._solve(rows, class_weight if weighted else None, self._ridge(rows), pi if weighted else rho)
-        self._keep(fit, fit.coefficients if weighted else moved(fit.coefficients, to_population))
+        self._keep(fit, fit.coefficients if weighted else linear.moved(fit.coefficients, to_population))
         self._covariances: dict[str, np.ndarray] | str = self._why_no_errors(rows) or self._errors(
             rows, fit.coefficients, class_weight, -to_population if weighted else 0 * to_population
         )
@@ -305,7 +284,7 @@ class InformationGainClassifier(PopulationClassifier):
         ridge, pi, rho = self._ridge(rows), prevalence.start, prevalence.sampling
         begin = _start(rows.features.shape[1], pi)
         if rho.all():
-            begin = moved(self._solve(rows, None, max(ridge, 1e-6), rho).coefficients, np.log(pi) - np.log(rho))
+            begin = linear.moved(self._solve(rows, None, max(ridge, 1e-6), rho).coefficients, np.log(pi) - np.log(rho))
         fit, fitted = fit_streams(rows, others, prevalence, begin, ridge, self.max_iter, self.tol)
         self._keep(fit, fit.coefficients)
         if len(fit.own):
@@ -314,18 +293,18 @@ class InformationGainClassifier(PopulationClassifier):
             warn_of_absent_class(self.classes_, fitted.population, len(others.features))
         self._covariances = self._why_no_errors(rows) or self._stream_errors(fitted)
 
-    def _solve(self, rows: LabelledRows, class_weight: np.ndarray | None, ridge: float, mix: np.ndarray) -> LinearFit:
+    def _solve(self, rows: LabelledRows, class_weight: np.ndarray | None, ridge: float, mix: np.ndarray) -> linear.LinearFit:
         """Minimise the cross-entropy in the training mix, or with class weights, from coefficients that predict `mix`."""
         table, begin = rows.table(class_weight), _start(rows.features.shape[1], mix)
         if self.penalty == "firth":
-            return firth(rows.features, table, begin, self.max_iter, self.tol)
-        loss = CrossEntropy.of(table, rows.total)
-        if begin.size <= SMALL or (ridge == 0 and begin.size <= NEWTON_LIMIT):
-            return newton(rows.features, loss, ridge, begin, self.max_iter, self.tol)
-        return lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, weight=rows.weight)
+            return linear.firth(rows.features, table, begin, self.max_iter, self.tol)
+        loss = linear.CrossEntropy.of(table, rows.total)
+        if begin.size <= linear.SMALL or (ridge == 0 and begin.size <= linear.NEWTON_LIMIT):
+            return linear.newton(rows.features, loss, ridge, begin, self.max_iter, self.tol)
+        return linear.lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, weight=rows.weight)
 
-    def _keep(self, fit: LinearFit, coefficients: np.ndarray) -> None:
-        warn_unless_converged(fit, self.max_iter)
+    def _keep(self, fit: linear.LinearFit, coefficients: np.ndarray) -> None:
+        linear.warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = coefficients[:-1].T.copy(), coefficients[-1].copy()
         self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
 
@@ -333,16 +312,15 @@ class InformationGainClassifier(PopulationClassifier):
         """Return the error message of `summary` if there are no standard errors."""
         if self.penalty == "l2":
             return _SHRUNKEN
-        if rows.index is None:
+        if not rows.hard:
             return _VOTES
-        return _TOO_MANY if (len(rows.classes) - 1) * (rows.features.shape[1] + 1) > NEWTON_LIMIT else None
+        return _TOO_MANY if (len(rows.classes) - 1) * (rows.features.shape[1] + 1) > linear.NEWTON_LIMIT else None
 
     def _errors(
         self, rows: LabelledRows, stated: np.ndarray, class_weight: np.ndarray, to_sampling: np.ndarray
     ) -> dict[str, np.ndarray] | str:
         """Return the covariances, or why there are none; warn if the classes are separated."""
-        assert rows.index is not None
-        logits = class_logits(rows.features @ stated[:-1] + stated[-1])
+        logits = linear.class_logits(rows.features @ stated[:-1] + stated[-1])
         probs, sampled = (special.softmax(logits + move, axis=1) for move in (0.0, to_sampling))
         weight = np.ones(len(logits)) if rows.weight is None else rows.weight
         few = self.penalty == "firth"

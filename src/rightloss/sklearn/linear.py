@@ -74,16 +74,11 @@ class CrossEntropy:
     def value_and_probs(self, outputs: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and p(k|x_n) (n, m)."""
         if outputs.shape[1] == 1:
-            probs = np.abs(outputs)
-            np.negative(probs, out=probs)
-            np.exp(probs, out=probs)
-            log_sum = np.log1p(probs)
-            log_sum += np.maximum(outputs, 0)
-            probs = special.expit(outputs, out=probs)
+            log_sum = np.maximum(outputs, 0) + np.log1p(np.exp(-np.abs(outputs)))
+            probs = special.expit(outputs)
         else:
             top = outputs.max(1, keepdims=True)
-            probs = outputs - top
-            np.exp(probs, out=probs)
+            probs = np.exp(outputs - top)
             sums = probs.sum(1, keepdims=True)
             log_sum = top + np.log(sums)
             probs /= sums
@@ -92,17 +87,10 @@ class CrossEntropy:
 
     def hessian(self, features: np.ndarray, probs: np.ndarray) -> np.ndarray:
         """Return the second derivative by the coefficients, output by output: (m (d + 1), m (d + 1))."""
-        m, size = probs.shape[1], features.shape[1] + 1
-        found = np.zeros((m, m, size, size))
+        weight, found = self.row_weights / self.total, np.zeros(())
         for rows in blocks(features):
-            x, p, t = features[rows], probs[rows], self.row_weights[rows] / self.total
-            for i in range(m):
-                for j in range(i + 1):
-                    found[i, j] += second_moments(x, t * p[:, i] * ((i == j) - p[:, j]))
-        for i in range(m):
-            for j in range(i):
-                found[j, i] = found[i, j]
-        return found.transpose(0, 2, 1, 3).reshape(m * size, m * size)
+            found = found + sum_of_products(features[rows], weight[rows, None, None] * variance(probs[rows]))
+        return found
 
 
 def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
@@ -326,6 +314,30 @@ def second_moments(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     found[-1, :-1] = found[:-1, -1] = weighted.sum(0)
     found[-1, -1] = weights.sum()
     return found
+
+
+def sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1)).
+
+    Args:
+        features: X (n, d).
+        products: symmetric matrices (n, m, m).
+    """
+    m, size = products.shape[1], features.shape[1] + 1
+    found = np.zeros((m, size, m, size))
+    for rows in blocks(features):
+        for i in range(m):
+            for j in range(i + 1):
+                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
+    for i in range(m):
+        for j in range(i):
+            found[j, :, i] = found[i, :, j]
+    return found.reshape(m * size, m * size)
+
+
+def variance(p: np.ndarray) -> np.ndarray:
+    """Return V(p) = diag p − p pᵀ of each row (n, m, m)."""
+    return p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])
 
 
 def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -20,22 +20,12 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..arrays import checked_choice, checked_number
+from ..arrays import checked_number
 from ..extras import install
 from ..prevalence import Prevalence
 from .base import PopulationClassifier, checked_whole, training_prevalence
-from .labelled_rows import LabelledRows, read_rows
-from .population import LearntPopulation, is_unknown
-from .stream_likelihood import mixture_proportions
-from .unlabelled_rows import (
-    EVIDENCE,
-    PopulationRows,
-    both_classes,
-    check_usable,
-    read_unlabelled,
-    warn_of_absent_class,
-    warn_of_shift,
-)
+from .population import Population, is_unknown
+from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_shift
 
 try:
     import torch
@@ -45,36 +35,23 @@ except ModuleNotFoundError as error:
     ) from error
 from torch import Tensor, nn
 
-from ..likelihoods import Categorical, CumulativeLogit, Likelihood, OnionPeeling, StickBreaking
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..likelihoods import Categorical
+from ..losses import InformationGainLoss, LogitAdjustedLoss
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid}
-LIKELIHOODS: dict[str, Callable[[int], Any]] = {
-    "categorical": lambda classes: Categorical(),
-    "cumulative_logit": CumulativeLogit,
-    "stick_breaking": StickBreaking,
-    "onion_peeling": OnionPeeling,
-}
-LOSSES = ("information_gain", "as_published", "weighted", "log_likelihood")
 TOL = 1e-4  # the smallest improvement that counts
 HELD_OUT = 0.1  # of the rows, with early stopping
-ROWS_FOR_POPULATION = 10_000  # unlabelled rows used to update π before each epoch; at the end all are used
 
 
 class InformationGainMLPClassifier(PopulationClassifier):
     """A multi-layer perceptron trained at one mix of classes, with predictions for a population with another mix.
 
     Standardise the features in a pipeline before. The arguments are those of scikit-learn's `MLPClassifier` where the names
-    are the same, trained by Adam. Rows may be float32.
+    are the same; hidden layers are rectified linear units, trained by Adam. Rows may be float32. For other layers,
+    likelihoods and losses train a module with `rightloss.losses`.
 
     Args:
-        population: π, as in `InformationGainClassifier`; "unknown" to learn it from `X_unlabelled`.
+        population: π, as in `InformationGainClassifier`, but known.
         hidden_layer_sizes: (100,) is one hidden layer.
-        activation: of the hidden layers: "relu", "tanh" or "logistic".
-        likelihood: "categorical"; for ordered classes "cumulative_logit", "stick_breaking" or "onion_peeling", as in
-            `OrdinalClassifier`.
-        loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "weighted"; "log_likelihood", plain
-            cross-entropy moved to the population afterwards.
         evidence: κ of the information gain; at 1 it is trained as logit adjustment, the same but for the noise of minibatches.
         C: inverse of the strength of the l2 penalty of the weights, as in `InformationGainClassifier`; inf for none.
         batch_size: rows of a minibatch; "auto" is min(200, n).
@@ -89,12 +66,11 @@ class InformationGainMLPClassifier(PopulationClassifier):
 
     Attributes:
         classes_: the class labels, sorted.
-        population_: π (K,) of the predictions; the mean if it is uncertain; the learned one if it is unknown.
+        population_: π (K,) of the predictions; the mean if it is uncertain.
         sampling_: ρ (K,), the mix of the training rows, by weight.
         concentration_: Dirichlet parameters of an uncertain population (K,), else None.
         fitted_population_: the mix of the network's own outputs.
-        network_: the layers, an `nn.Sequential`.
-        likelihood_: takes its outputs to log-probabilities.
+        network_: the layers, an `nn.Sequential`, with a logit per class.
         n_iter_: epochs run.
         loss_curve_: the mean loss of each epoch.
         validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
@@ -113,12 +89,9 @@ class InformationGainMLPClassifier(PopulationClassifier):
 
     def __init__(
         self,
-        population: LearntPopulation | None = None,
+        population: Population | None = None,
         *,
         hidden_layer_sizes: Sequence[int] | int = (100,),
-        activation: Literal["relu", "tanh", "logistic"] = "relu",
-        likelihood: Literal["categorical", "cumulative_logit", "stick_breaking", "onion_peeling"] = "categorical",
-        loss: Literal["information_gain", "as_published", "weighted", "log_likelihood"] = "information_gain",
         evidence: float = 1.0,
         C: float = 1.0,
         batch_size: int | Literal["auto"] = "auto",
@@ -131,9 +104,6 @@ class InformationGainMLPClassifier(PopulationClassifier):
     ) -> None:
         self.population = population
         self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.likelihood = likelihood
-        self.loss = loss
         self.evidence = evidence
         self.C = C
         self.batch_size = batch_size
@@ -152,73 +122,47 @@ class InformationGainMLPClassifier(PopulationClassifier):
         Args:
             X: features (n, d).
             y: labels (n,), or votes (n, K).
-            sample_weight: (n,); not for an information gain that has a marginal of its own.
+            sample_weight: (n,); only with the default evidence.
             X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
-        sizes, given = self._checked_sizes(), X_unlabelled is not None
-        classes = both_classes(y, sample_weight, self.population) if given else None
-        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32], classes)
-        mass = 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
-        plain = self.loss == "information_gain" and self.evidence == 1
-        people = EVIDENCE if plain and not is_unknown(self.population) else 0.0
-        others = read_unlabelled(self, X_unlabelled, rows, mass, people) if given else None
-        check_usable(self, rows, others, given, self.loss in ("information_gain", "as_published"))
-        self._check_rows(rows, plain)
+        sizes, mass = self._checked_sizes(), 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
+        people, dtypes = EVIDENCE if self.evidence == 1 else 0.0, [np.float64, np.float32]
+        rows, others = read_both(self, X, y, sample_weight, X_unlabelled, mass, people, dtypes)
+        if rows.weight is not None and self.evidence != 1:
+            raise ValueError(
+                f"Expected no sample_weight with evidence={self.evidence:g}, whose loss has a marginal, but got some: leave "
+                "them out, or keep the default evidence."
+            )
         prevalence = training_prevalence(self.population, rows).with_evidence(self.evidence)
         if others is not None:
             warn_of_shift(rows, others, prevalence)
         self.classes_, self.unlabelled_weight_ = rows.classes, 0.0 if others is None else others.mass
         self._set_prevalence(prevalence)
-        at_sampling = self.loss == "log_likelihood" or prevalence.is_unknown
-        self.fitted_population_ = prevalence.sampling if at_sampling else prevalence.population
-        training = _Training(self, rows, sizes, prevalence)
-        if prevalence.is_unknown:
-            assert others is not None
-            self.population_ = training.learn_population(others)
-            warn_of_absent_class(self.classes_, self.population_, len(others.features))
-        else:
-            training.run(others)
-        self.network_, self.likelihood_ = training.network, training.likelihood
-        self.loss_curve_, self.n_iter_ = training.losses, len(training.losses)
-        self.validation_scores_ = training.scores or None
+        self.fitted_population_ = prevalence.population
+        generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        self.network_ = _layers([rows.features.shape[1], *sizes], np.log(self.population_), rows.features.dtype, generator)
+        self._train(rows, others, prevalence, generator)
         return self
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities in the population (n, K)."""
         check_is_fitted(self)
         dtype = next(self.network_.parameters()).numpy(force=True).dtype
-        table = _table(self.network_, self.likelihood_, validate_data(self, X, dtype=dtype, reset=False))
-        log_probs: np.ndarray = special.log_softmax(table + np.log(self.population_) - np.log(self.fitted_population_), axis=1)
+        return self._log_probs(validate_data(self, X, dtype=dtype, reset=False))
+
+    def _log_probs(self, features: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            logits = self.network_(torch.from_numpy(np.ascontiguousarray(features))).double().numpy()
+        log_probs: np.ndarray = special.log_softmax(logits + np.log(self.population_) - np.log(self.fitted_population_), axis=1)
         return log_probs
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = False
-        tags.classifier_tags.poor_score = self.likelihood != "categorical"  # with unordered classes
-        return tags
-
-    def criterion(self, prevalence: Prevalence, likelihood: Likelihood, others: PopulationRows | None) -> nn.Module:
-        """Return the loss module for a known prevalence."""
-        streams: dict[str, Any] = {}
-        if others is not None:
-            streams = {"unlabelled_weight": others.mass, "unlabelled_evidence": others.evidence}
-        criterion: InformationGainLoss | LogitAdjustedLoss | WeightedLoss | LogLikelihoodLoss
-        if self.loss == "information_gain" and self.evidence == 1:
-            criterion = LogitAdjustedLoss(prevalence, likelihood, **streams)
-        elif self.loss == "information_gain":
-            criterion = InformationGainLoss(prevalence, likelihood, **streams)
-        elif self.loss == "as_published":
-            criterion = InformationGainLoss.as_published(prevalence, likelihood, **streams)
-        else:
-            criterion = (WeightedLoss if self.loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
-        criterion.monitor, criterion.nonfinite = None, "nan"  # ρ is the rows' own mix; a loss of NaN is refused here
-        return criterion
 
     def _checked_sizes(self) -> tuple[int, ...]:
         """Raise a ValueError for the first argument that cannot be used; return the sizes of the hidden layers."""
-        checked_choice(self.loss, "loss", LOSSES)
-        checked_choice(self.activation, "activation", ACTIVATIONS)
-        checked_choice(self.likelihood, "likelihood", LIKELIHOODS)
+        if is_unknown(self.population):
+            raise ValueError(
+                "Expected a known population for a network, but got an unknown one: estimate it first, with "
+                "rightloss.shift.estimate_prevalence, or learn it with InformationGainClassifier."
+            )
         least = {"evidence": 0.0, "learning_rate_init": 1e-300} | ({"C": 1e-300} if self.C != np.inf else {})
         for name, smallest in least.items():
             checked_number(getattr(self, name), name, smallest, remedy="leave it out for the default")
@@ -227,170 +171,85 @@ class InformationGainMLPClassifier(PopulationClassifier):
         sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, tuple | list) else [self.hidden_layer_sizes]
         return tuple(checked_whole(size, "hidden_layer_sizes") for size in sizes)
 
-    def _check_rows(self, rows: LabelledRows, plain: bool) -> None:
-        """Raise a ValueError if the rows cannot be used with the options."""
-        for wrong, expected, remedy in (
-            (
-                rows.weight is not None and self.loss in ("information_gain", "as_published") and not plain,
-                "no sample_weight with a loss that has a marginal, but got some",
-                "leave them out, or keep the default loss and evidence",
-            ),
-            (
-                is_unknown(self.population) and not (plain and self.likelihood == "categorical"),
-                "the default loss, evidence and likelihood with population='unknown', but got others",
-                "leave them out, or give the population",
-            ),
-            (
-                self.early_stopping and not rows.class_totals().all(),
-                "labelled rows of both classes for early_stopping, but got one class",
-                "pass early_stopping=False and choose max_iter",
-            ),
-        ):
-            if wrong:
-                raise ValueError(f"Expected {expected}: {remedy}.")
-
-
-class _Training:
-    """A network in training: its weights, its loss and its optimiser.
-
-    Args:
-        model: the options.
-        rows: labelled; with early stopping some are held out.
-        sizes: of the hidden layers.
-        prevalence: π, which may be unknown, and ρ.
-    """
-
-    def __init__(
-        self, model: InformationGainMLPClassifier, rows: LabelledRows, sizes: Sequence[int], prevalence: Prevalence
+    def _train(
+        self, rows: LabelledRows, others: PopulationRows | None, prevalence: Prevalence, generator: torch.Generator
     ) -> None:
-        self.model, self.prevalence = model, prevalence
-        self.generator = torch.Generator().manual_seed(int(check_random_state(model.random_state).randint(2**31 - 1)))
-        self.likelihood = LIKELIHOODS[model.likelihood](len(rows.classes))
-        self.dtype = torch.from_numpy(rows.features[:0]).dtype
-        self.likelihood.to(self.dtype)
-        start = self.likelihood.starting_outputs(prevalence.retarget(model.fitted_population_))
-        layers = [rows.features.shape[1], *sizes, len(start)]
-        self.network = _layers(layers, model.activation, start, self.dtype, self.generator)
-        own = list(self.likelihood.parameters())
-        self.network[-1].bias.requires_grad_(not own)  # cutpoints instead of the last bias
-        weights = [each.weight for each in self.network if isinstance(each, nn.Linear)]
-        biases = [each.bias for each in self.network if isinstance(each, nn.Linear) and each.bias.requires_grad]
-        decay = 1 / (model.C * rows.total)
-        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": decay}, {"params": [*biases, *own]}]
-        self.optimizer = torch.optim.Adam(groups, lr=model.learning_rate_init, fused=True)
-        self.criterion: Any = None
-        self.offset: Tensor | float = 0.0  # moves outputs from their mix to the loss's π
-        self.losses: list[float] = []
-        self.scores: list[float] = []
-        self.held: LabelledRows | None = None
-        self.rows = rows
-        if model.early_stopping:
-            self.rows, self.held = _split(rows, self.generator)
-
-    def run(self, others: PopulationRows | None, before_epoch: Callable[[_EndlessRows], None] | None = None) -> None:
-        """Train until the loss, or with early stopping the validation score, no longer improves, and keep the best weights.
-
-        Args:
-            others: unlabelled rows; each minibatch has as many of them as labelled ones, if there are enough.
-            before_epoch: called with them before each epoch.
-        """
-        model, known = self.model, not self.prevalence.is_unknown
-        if known:
-            self.criterion = model.criterion(self.prevalence, self.likelihood, others).to(self.dtype)
-        unlabelled = None if others is None else _EndlessRows(torch.from_numpy(others.features), self.generator)
-        mix = self.prevalence.population if known else self.prevalence.sampling
-        # the figure that must improve is in the units of the mix
-        in_units = model.loss == "weighted" or self.held is not None
-        tol = TOL * (float(special.entr(mix).sum() / np.log(len(mix))) if in_units else 1.0)
-        best, waited, kept = np.inf, 0, None
-        for _ in range(model.max_iter):
-            if before_epoch is not None and unlabelled is not None:
-                before_epoch(unlabelled)
-            self.losses.append(self._epoch(unlabelled))
-            figure = self.losses[-1]
-            if self.held is not None:
-                self.scores.append(self._score(self.held, mix))
-                figure = -self.scores[-1]
+        """Train until the loss, or with early stopping the validation score, no longer improves, and keep the best weights."""
+        linear = [each for each in self.network_ if isinstance(each, nn.Linear)]
+        groups: list[dict[str, Any]] = [
+            {"params": [each.weight for each in linear], "weight_decay": 1 / (self.C * rows.total)},
+            {"params": [each.bias for each in linear]},
+        ]
+        optimizer = torch.optim.Adam(groups, lr=self.learning_rate_init, fused=True)
+        held, tol, pi = None, TOL, self.population_
+        if self.early_stopping:
+            rows, held = _split(rows, generator)
+            tol *= float(special.entr(pi).sum() / np.log(len(pi)))  # scores of rare classes are small
+        criterion = self._criterion(prevalence, others).to(linear[0].weight.dtype)
+        unlabelled = None if others is None else _EndlessRows(torch.from_numpy(others.features), generator)
+        losses, scores, best, waited, kept = [], [], np.inf, 0, None
+        for _ in range(self.max_iter):
+            losses.append(self._epoch(rows, unlabelled, criterion, optimizer, generator))
+            figure = losses[-1]
+            if held is not None:
+                weights = held.table()
+                by_class = (weights * self._log_probs(held.features)).sum(0) / weights.sum(0)
+                scores.append(float(by_class @ pi))
+                figure = -scores[-1]
             waited = 0 if figure < best - tol else waited + 1
             if figure < best:
-                best, kept = figure, self.state() if self.held is not None else None
-            if waited > model.n_iter_no_change:
+                best, kept = figure, copy.deepcopy(self.network_.state_dict()) if held is not None else None
+            if waited > self.n_iter_no_change:
                 break
         else:
             warnings.warn(
-                f"Training stopped at max_iter={model.max_iter} epochs, before the loss stopped falling: raise max_iter.",
+                f"Training stopped at max_iter={self.max_iter} epochs, before the loss stopped falling: raise max_iter.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
         if kept is not None:
-            self.restore(kept)
+            self.network_.load_state_dict(kept)
+        self.loss_curve_, self.n_iter_, self.validation_scores_ = losses, len(losses), scores or None
 
-    def learn_population(self, others: PopulationRows) -> np.ndarray:
-        """Train outputs at the sampled mix and learn π (K,), which is returned.
+    def _criterion(self, prevalence: Prevalence, others: PopulationRows | None) -> nn.Module:
+        streams: dict[str, Any] = {}
+        if others is not None:
+            streams = {"unlabelled_weight": others.mass, "unlabelled_evidence": others.evidence}
+        criterion = (LogitAdjustedLoss if self.evidence == 1 else InformationGainLoss)(prevalence, Categorical(), **streams)
+        criterion.monitor, criterion.nonfinite = None, "nan"  # ρ is the rows' own mix; a loss of NaN is refused here
+        return criterion
 
-        Train first on the labelled rows, because an untrained network cannot determine π. Then train on all rows; before each
-        epoch set π to its maximum likelihood estimate, given the outputs. At the end use all unlabelled rows: their mean
-        prediction is π, as at the maximum of the likelihood.
-        """
-        rho = self.prevalence.sampling
-        stated = Prevalence(rho, rho)
-        self.criterion = self.model.criterion(stated, self.likelihood, None).to(self.dtype)
-        self.run(None)
-
-        def most_likely(features: np.ndarray) -> np.ndarray:
-            return mixture_proportions(_table(self.network, self.likelihood, features), rho)
-
-        def learn(unlabelled: _EndlessRows) -> None:
-            pi = most_likely(unlabelled.take(ROWS_FOR_POPULATION).numpy())
-            self.criterion = self.model.criterion(stated.retarget(pi), self.likelihood, others).to(self.dtype)
-            self.offset = torch.from_numpy(np.log(pi) - np.log(rho)).to(self.dtype)
-
-        before, best = self.state(), max(self.scores, default=-np.inf)
-        self.run(others, learn)
-        if self.held is not None and max(self.scores) <= best:
-            self.restore(before)
-        return most_likely(others.features)
-
-    def state(self) -> Any:
-        """Return a copy of everything that is learned."""
-        return copy.deepcopy((self.network.state_dict(), self.likelihood.state_dict()))
-
-    def restore(self, state: Any) -> None:
-        """Set everything that is learned."""
-        self.network.load_state_dict(state[0])
-        self.likelihood.load_state_dict(state[1])
-
-    def _epoch(self, unlabelled: _EndlessRows | None) -> float:
+    def _epoch(
+        self,
+        rows: LabelledRows,
+        unlabelled: _EndlessRows | None,
+        criterion: Any,
+        optimizer: torch.optim.Optimizer,
+        generator: torch.Generator,
+    ) -> float:
         """Train on every labelled row once, in minibatches, and return the mean loss."""
-        rows, total = self.rows, 0.0
-        x = torch.from_numpy(rows.features)
-        target = torch.from_numpy(rows.index) if rows.votes is None else torch.from_numpy(rows.votes).to(x.dtype)
+        x, total = torch.from_numpy(rows.features), 0.0
+        target = torch.from_numpy(rows.index) if rows.hard else torch.from_numpy(rows.votes).to(x.dtype)
         weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)
-        size = 200 if self.model.batch_size == "auto" else self.model.batch_size
-        for chosen in torch.randperm(len(x), generator=self.generator).split(size):
-            others = None if unlabelled is None else unlabelled.take(len(chosen))
-            loss = self._loss(x[chosen], target[chosen], None if weight is None else weight[chosen], others)
-            self.optimizer.zero_grad()
+        criterion.reduction = "mean" if weight is None else "none"
+        for chosen in torch.randperm(len(x), generator=generator).split(200 if self.batch_size == "auto" else self.batch_size):
+            n, batch, streams = len(chosen), x[chosen], {}
+            if unlabelled is not None:
+                batch = torch.cat([batch, unlabelled.take(n)])
+            outputs = self.network_(batch)
+            if unlabelled is not None:
+                streams = {"unlabelled": outputs[n:]}
+            loss: Tensor = criterion(outputs[:n], target[chosen], **streams)
+            if weight is not None:
+                own = weight[chosen]
+                loss = (loss[:n] @ (own / own.sum())) + loss[n:].sum() / n
+            optimizer.zero_grad()
             loss.backward()
-            self.optimizer.step()
-            total += float(loss.detach()) * len(chosen)
+            optimizer.step()
+            total += float(loss.detach()) * n
         if not np.isfinite(total):
             raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
         return total / len(x)
-
-    def _loss(self, x: Tensor, target: Tensor, weight: Tensor | None, unlabelled: Tensor | None) -> Tensor:
-        outputs = self.network(x if unlabelled is None else torch.cat([x, unlabelled])) + self.offset
-        n, streams = len(x), {} if unlabelled is None else {"unlabelled": outputs[len(x) :]}
-        self.criterion.reduction = "mean" if weight is None else "none"
-        loss: Tensor = self.criterion(outputs[:n], target, **streams)
-        return loss if weight is None else (loss[:n] @ (weight / weight.sum())) + loss[n:].sum() / n
-
-    def _score(self, held: LabelledRows, mix: np.ndarray) -> float:
-        """Return `Σ_k π_k · avg_{n: y_n = k} log p(k|x_n)` on the validation rows, at the mix π."""
-        table = _table(self.network, self.likelihood, held.features)
-        log_probs = special.log_softmax(table + np.log(mix) - np.log(self.model.fitted_population_), axis=1)
-        weights = held.table()
-        return float(((weights * log_probs).sum(0) / weights.sum(0)) @ mix)
 
 
 class _EndlessRows:
@@ -408,36 +267,29 @@ class _EndlessRows:
         return self.rows[chosen]
 
 
-def _layers(
-    sizes: Sequence[int], activation: str, start: Tensor, dtype: torch.dtype, generator: torch.Generator
-) -> nn.Sequential:
+def _layers(sizes: Sequence[int], start: np.ndarray, dtype: Any, generator: torch.Generator) -> nn.Sequential:
     """Return layers with the initial weights of Glorot & Bengio, as `MLPClassifier`, and `start` as the last bias."""
     layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
-        bound = ((2.0 if activation == "logistic" else 6.0) / (inputs + outputs)) ** 0.5
+    for inputs, outputs in pairwise([*sizes, len(start)]):
+        layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+        bound = (6.0 / (inputs + outputs)) ** 0.5
         for parameter in layer.parameters():
             parameter.data.uniform_(-bound, bound, generator=generator)
-        layers += [layer, ACTIVATIONS[activation]()]
-    layer.bias.data.copy_(start)
+        layers += [layer, nn.ReLU()]
+    layer.bias.data.copy_(torch.from_numpy(start))
     return nn.Sequential(*layers[:-1])
-
-
-def _table(network: nn.Module, likelihood: Likelihood, features: np.ndarray) -> np.ndarray:
-    """Return log-probabilities (n, K) at the network's own mix, float64."""
-    with torch.no_grad():
-        return likelihood.table(network(torch.from_numpy(np.ascontiguousarray(features)))).double().numpy()
 
 
 def _split(rows: LabelledRows, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
     """Return training and validation rows, with every class in both; rows with votes are stratified by the majority class."""
-    strata = rows.index if rows.index is not None else rows.table().argmax(1)
-    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    seed, all_rows = int(torch.randint(2**31 - 1, (1,), generator=generator)), np.arange(len(rows.features))
     try:
-        kept, held = train_test_split(np.arange(len(rows.features)), test_size=HELD_OUT, stratify=strata, random_state=seed)
-    except ValueError as error:
+        kept, held = map(rows.take, train_test_split(all_rows, test_size=HELD_OUT, stratify=rows.index, random_state=seed))
+    except ValueError:  # fewer rows than classes
+        kept = held = rows.take(all_rows[:0])
+    if not (kept.class_totals().all() and held.class_totals().all()):
         raise ValueError(
-            f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
-            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False."
-        ) from error
-    return rows.take(kept), rows.take(held)
+            f"Expected rows of every class for training and for validation, but got {len(all_rows)} rows with "
+            f"{rows.class_totals().min():g} in the rarest class: pass early_stopping=False."
+        )
+    return kept, held

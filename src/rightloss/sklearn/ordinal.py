@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..arrays import checked_choice
 from .base import PopulationClassifier, check_solver, training_prevalence
-from .labelled_rows import LabelledRows, read_rows
 from .linear import lbfgs, warn_unless_converged
 from .population import Population
+from .rows import LabelledRows, read_rows
 
 LIKELIHOODS = ("cumulative_logit", "stick_breaking", "onion_peeling")
 

@@ -20,10 +20,9 @@ import numpy as np
 from scipy import special
 
 from ..prevalence import Prevalence
-from .coefficients import inverse_or_none, moments, sum_of_products, vanishes
-from .labelled_rows import LabelledRows
-from .linear import LinearFit, class_logits, lbfgs, moved
-from .unlabelled_rows import PopulationRows
+from .coefficients import inverse_or_none, moments, vanishes
+from .linear import LinearFit, class_logits, lbfgs, moved, sum_of_products, variance
+from .rows import LabelledRows, PopulationRows
 
 
 def fit_streams(
@@ -283,11 +282,11 @@ def _hessian(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray) ->
     counted = shares * fitted.multiples
     weight = counted.sum(1)
     c = weight * (1 - streams.t[:, -1]) - counted[:, :-1].sum(1)
-    covariance = weight[:, None, None] * _covariance(streams, t, p, p) - c[:, None, None] * _variance(p)
+    covariance = weight[:, None, None] * _covariance(streams, t, p, p) - c[:, None, None] * variance(p)
     if fitted.likelihood.population is not None:
         return sum_of_products(fitted.features, covariance)
     mixed = -weight[:, None, None] * _covariance(streams, t, p, pi)
-    own = weight[:, None, None] * _covariance(streams, t, pi, pi) + c[:, None, None] * _variance(pi)
+    own = weight[:, None, None] * _covariance(streams, t, pi, pi) + c[:, None, None] * variance(pi)
     found = sum_of_products(fitted.features, np.block([[covariance, mixed], [mixed.transpose(0, 2, 1), own]]))
     return _without_slopes_of_population(found, fitted) + _prior(fitted, len(found))
 
@@ -317,11 +316,6 @@ def _covariance(streams: StreamTable, t: np.ndarray, p: np.ndarray, q: np.ndarra
     return diagonal - crossed + p[:, :, None] * q[:, None, :] * labelled - first[:, :, None] * second[:, None, :]
 
 
-def _variance(p: np.ndarray) -> np.ndarray:
-    """Return V(p) of each row (n, K − 1, K − 1)."""
-    return p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])
-
-
 def _without_slopes_of_population(matrix: np.ndarray, fitted: FittedStreams) -> np.ndarray:
     """Return the rows and columns of all coefficients and of φ, which has only an intercept."""
     k, size = len(fitted.population), fitted.features.shape[1] + 1
@@ -336,5 +330,5 @@ def _prior(fitted: FittedStreams, full: int) -> np.ndarray:
     assert full == 2 * (k - 1) * size
     alpha = fitted.likelihood.concentration
     if alpha is not None:
-        found[(k - 1) * size :, (k - 1) * size :] = alpha.sum() * _variance(fitted.population[None, 1:])[0]
+        found[(k - 1) * size :, (k - 1) * size :] = alpha.sum() * variance(fitted.population[None, 1:])[0]
     return found

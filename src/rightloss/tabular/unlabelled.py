@@ -21,7 +21,7 @@ from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_test
 from ..sklearn.folds import GivenRows
 from ..sklearn.information_gain import InformationGainClassifier
-from ..sklearn.unlabelled_rows import some_rows
+from ..sklearn.rows import some_rows
 from .candidates import ComparedRows, CrossFit, LabelledTable
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
 from .findings import Finding
