@@ -101,26 +101,28 @@ def plot_predictive_values(
     return finish(ax, "above", f"Prevalence ({_who(positive_name, given)})", "Share of calls that are right")
 
 
-def plot_reliability(curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
+def plot_reliability(
+    curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None
+) -> Axes:
     """Draw observed frequency against predicted probability, a bar for the limits of each bin.
-
-    If the prevalence is below 0.05, both axes are logarithmic, and a bin without the class is drawn at the axis.
 
     Args:
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
+        log: whether both axes are logarithmic; by default if the prevalence is below 0.05. A bin without the class is then
+            drawn at the axis.
     """
     given, ax = named(curves, ReliabilityCurve), axes(ax)
-    rare = min(curve.prevalence for curve in given.values()) < _RARE
-    low, high = _reliability_ends(list(given.values())) if rare else (0.0, 1.0)
+    log = min(curve.prevalence for curve in given.values()) < _RARE if log is None else log
+    low, high = _reliability_ends(list(given.values())) if log else (0.0, 1.0)
     ax.plot([low, high], [low, high], **faint("as predicted"))
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.predicted)) | {"linewidth": 1.0, "markevery": 1, "markersize": 4.5}
         y = np.maximum(curve.observed, low)
         bars = np.stack([y - np.maximum(curve.low, low), np.maximum(curve.high, low) - y])
         ax.errorbar(curve.predicted, y, bars, label=label(name, "observed", None), elinewidth=1.0, capsize=2, **style)
-    log_shares(ax, "xy", low, high) if rare else shares(ax, "xy")
+    log_shares(ax, "xy", low, high) if log else shares(ax, "xy")
     return finish(ax, "upper left", "Predicted probability", f"Observed share ({_who(positive_name, given)})")
 
 
