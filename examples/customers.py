@@ -1,6 +1,7 @@
 """Write CSV files to try the commands on: 10,000 credit card customers (ISLP's Default), as a user would have them.
 
-    pip install -c constraints.txt -e ".[table]" ISLP
+    pip install -c constraints.txt -e ".[table]"
+    pip install -c constraints.txt --no-deps ISLP  # its data; its dependencies bring PyTorch, which is not needed here
     python examples/customers.py [FOLDER]
 
 `customers.csv` has 200 who defaulted and 200 who did not; `labelled.csv` others, of whom 1 in 30 did; `new.csv` and

@@ -113,7 +113,7 @@ def test_programs_of_the_api_pages_run(page: Path, tmp_path: Path, monkeypatch: 
     run(page)
 
 
-@each_page
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.md"))], ids=lambda page: page.stem)
 def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
     parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
     targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]

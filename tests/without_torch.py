@@ -34,4 +34,4 @@ def _is_torch(name: str) -> bool:
     first, _, rest = name.partition(".")
     if first == "rightloss":
         return rest.partition(".")[0] in TORCH_HALF and not rest.startswith("study.toy.population.")
-    return first in {"torch", "jaxtyping", "ISLP"} or needs_torch(first)
+    return first in {"torch", "jaxtyping"} or needs_torch(first)
