@@ -168,7 +168,7 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
     ("missing", "arguments"),
     [
         ("ray", "quick --engine ray"),
-        ("posteriors", "features"),
+        ("arviz_stats", "features"),
         ("lightning", "quick"),
         ("matplotlib", "quick"),
         ("pandas", "quick"),

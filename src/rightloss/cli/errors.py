@@ -26,7 +26,7 @@ _EXTRAS = {
     "table": ("typer", "rich", "sklearn", "pandas", "pyarrow", "lightgbm", "matplotlib", "safetensors", "filelock", "jinja2"),
     "study": ("lightning", "pebble", "threadpoolctl"),
     "lidc": ("pydicom", "platformdirs"),
-    "bayes": ("posteriors", "pyro"),
+    "bayes": ("arviz_stats", "pyro"),
     "ray": ("ray",),
 }
 _PACKAGES = {"sklearn": "scikit-learn", "pyro": "pyro-ppl"}

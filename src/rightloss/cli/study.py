@@ -165,7 +165,7 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
                 f"Expected --{name.replace('_', '-')} with an inference among {', '.join(inferences)}, but got "
                 f"{', '.join(config.inferences)}: leave it out."
             )
-    require(*(["posteriors"] if "sghmc" in config.inferences else []))
+    require(*(["arviz_stats"] if "sghmc" in config.inferences else []))
     if data is not None:
         config = replace(config, sources=tuple(map(source_of, data)))
     check_sources(config)
