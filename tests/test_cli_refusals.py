@@ -169,7 +169,7 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
     [
         ("ray", "quick --engine ray"),
         ("arviz_stats", "features"),
-        ("lightning", "quick"),
+        ("pebble", "quick"),
         ("matplotlib", "quick"),
         ("pandas", "quick"),
     ],

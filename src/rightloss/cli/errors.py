@@ -24,7 +24,7 @@ from .population import shares_text
 _EXTRAS = {
     "torch": ("torch", "jaxtyping"),
     "table": ("typer", "rich", "sklearn", "pandas", "pyarrow", "lightgbm", "matplotlib", "safetensors", "filelock", "jinja2"),
-    "study": ("lightning", "pebble", "threadpoolctl"),
+    "study": ("pebble", "threadpoolctl"),
     "lidc": ("pydicom", "platformdirs"),
     "bayes": ("arviz_stats", "pyro"),
     "ray": ("ray",),
