@@ -46,7 +46,7 @@ from rightloss.lidc.splits import Parts
 from rightloss.study.config import CONTOURS, RunConfig, StudyConfig
 from rightloss.study.datasets import StudyData, source_of, study_data, study_images
 from rightloss.study.training.batches import Batches, stream
-from rightloss.study.training.candidates import Candidate, OneCPU, score, take_step
+from rightloss.study.training.candidates import Candidate, score, take_step
 from rightloss.study.training.models import Model
 
 DATA = ("features", "slabs")
@@ -182,15 +182,14 @@ def inputs(data: str, fold: int) -> Tensor:
 
 def net_features(data: str, run: RunConfig) -> np.ndarray:
     """Train the net, keep its best checkpoint, and return the inputs of its last layer for fixed views of all rows."""
-    source, device = config_of(data).sources[0], OneCPU()
-    batches = Batches(nodules(data), study_images(source, run.task), run, device.device)
+    batches = Batches(nodules(data), study_images(config_of(data).sources[0], run.task), run, torch.device("cpu"))
     mix, columns = np.array([0.5, 0.5]), len(nodules(data).feature_names)
-    candidate = Candidate(run, run.training.learning_rates[0], batches.sampling, mix, columns, device)
+    candidate = Candidate(run, run.training.learning_rates[0], batches.sampling, mix, columns)
     valid, every = batches.fixed(batches.parts.valid), run.training.steps // run.training.checkpoints
     for step, batch in enumerate(batches, start=1):
-        take_step([candidate], batch, step, device)
+        take_step([candidate], batch, step)
         if step % every == 0:
-            score([candidate], valid, device)
+            score([candidate], valid)
     candidate.restore()
     averaged: Any = candidate.nets[0].averaged.model
     net = averaged.net.eval()

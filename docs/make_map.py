@@ -12,7 +12,17 @@ PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it
     # without torch
-    *("extras.py", "atomic_files.py", "lock.py", "ray_cluster.py", "arrays.py", "solve.py", "prevalence", "finding_tables.py"),
+    *(
+        "extras.py",
+        "atomic_files.py",
+        "lock.py",
+        "ray_cluster.py",
+        "process_pool.py",
+        "arrays.py",
+        "solve.py",
+        "prevalence",
+        "finding_tables.py",
+    ),
     *("serialization.py", "predictive", "calibration", "shift", "metrics", "check", "sklearn", "boosting", "tabular"),
     # with torch
     *("tensors.py", "sampling", "likelihoods", "marginals", "losses", "inference", "layer.py", "lidc", "study", "cli"),

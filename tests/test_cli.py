@@ -182,7 +182,7 @@ def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: py
     assert isinstance(invoke("study", "toy", "--out", str(tmp_path)).exception, ModuleNotFoundError)
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich", "lightning", "matplotlib"])
+@pytest.mark.parametrize("missing", ["typer", "rich", "pebble", "matplotlib"])
 def test_a_missing_extra_gives_one_line(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -168,8 +168,8 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
     ("missing", "arguments"),
     [
         ("ray", "quick --engine ray"),
-        ("posteriors", "features"),
-        ("lightning", "quick"),
+        ("arviz_stats", "features"),
+        ("pebble", "quick"),
         ("matplotlib", "quick"),
         ("pandas", "quick"),
     ],

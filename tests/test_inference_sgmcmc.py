@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from logistic import Logistic, grid_moments
 from members import SEED, assert_mean_is, assert_refused, generator, unchecked_types
+from oracles import posteriors
 from torch import Tensor, nn
 
 from rightloss import (
@@ -32,9 +32,9 @@ from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest
 from rightloss.inference.sgmcmc.chains import ChainOptions
-from rightloss.inference.sgmcmc.sghmc import _Underdamped, response, sghmc
+from rightloss.inference.sgmcmc.sghmc import Underdamped, response, sghmc
+from rightloss.inference.sgmcmc.sgld import Overdamped, sgld
 from rightloss.inference.sgmcmc.sgld import response as overdamped_response
-from rightloss.inference.sgmcmc.sgld import sgld
 from rightloss.inference.steps import in_mode
 from rightloss.inference.weight_sets import marginal_of_sets
 from rightloss.marginals import MinibatchEstimate
@@ -95,7 +95,7 @@ def test_sgld_is_too_wide_by_what_theory_says(lr: float) -> None:
 def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
     chains, size, lr, noise = 64, 400, 0.2, 4.0
     torch.manual_seed(SEED)
-    states = _Underdamped(1.0, torch.randn(chains, size), 1.0)
+    states = Underdamped(1.0, torch.randn(chains, size), 1.0)
     supplied = heat(torch.full((size,), noise), response(1.0, lr), None)
     assert float(supplied[0]) > 0.3, "there must be something to correct"
     with unchecked_types():
@@ -109,7 +109,7 @@ def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
 def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size: int) -> None:
     torch.manual_seed(SEED)
     chains, lr, steps = 4000, 0.3, examples // size
-    states = _Underdamped(1.0, torch.zeros(chains, 1), 0.0)
+    states = Underdamped(1.0, torch.zeros(chains, 1), 0.0)
     errors = torch.linspace(-1, 1, examples)
     late = []
     for _ in range(60 // steps + 2):
@@ -393,10 +393,31 @@ def test_a_density_is_refused() -> None:
     assert_refused(lambda: sghmc(target, (torch.randn(9, 1), torch.randn(9))), "density")
 
 
-@pytest.mark.long
-def test_without_posteriors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Logistic(1)
-    target = problem.target()
-    monkeypatch.setitem(sys.modules, "posteriors.sgmcmc.baoa", None)
-    with pytest.raises(ImportError, match=r"\.\[bayes\]"):
-        sghmc(target, problem.data, start=target.parameters())
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """The default dtype, in which posteriors computes its friction."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("rule", "options", "begin"),
+    [(posteriors.sgmcmc.baoa, {"alpha": 0.7}, partial(Underdamped, 0.7)), (posteriors.sgmcmc.sgld, {}, Overdamped)],
+)
+def test_steps_are_those_of_posteriors_with_the_same_noise(rule: Any, options: dict[str, float], begin: Any) -> None:
+    curvature, temperature = torch.linspace(0.1, 2, 5), torch.linspace(0, 2, 5)
+    ours = begin(torch.randn(3, 5, generator=generator(8)), 1.5)
+
+    def log_posterior(u: Tensor, batch: None) -> tuple[Tensor, dict[str, Tensor]]:
+        return (-curvature * u**2 / 2).sum(), {}
+
+    state = rule.init(ours.position, *([ours.momentum] if options else []))
+    with torch.random.fork_rng():
+        for seed in range(100 * SEED, 100 * SEED + 20):
+            torch.manual_seed(seed)
+            ours.step(-curvature * ours.position, 0.3, temperature)
+            torch.manual_seed(seed)
+            state, _ = rule.update(state, None, log_posterior, lr=0.3, temperature=temperature, **options)
+            torch.testing.assert_close(ours.position, state.params, rtol=1e-12, atol=1e-12)

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-import posteriors
 import pytest
 import torch
 from logistic import Logistic
 from members import SEED, assert_mean_is, assert_refused, generator
+from oracles import posteriors
 from small_targets import MARGINALS, Small, random_weights
 from torch import Tensor, nn
 from torch.func import grad, hessian, vmap

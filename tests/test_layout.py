@@ -20,6 +20,7 @@ ORDER = [
     "atomic_files",
     "lock",
     "ray_cluster",
+    "process_pool",
     "arrays",
     "solve",
     "prevalence",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from rightloss.study.pooled_predictions import matched
 from rightloss.study.results import RunResult, StudyResults, trace_steps
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.candidates import AdamW, Candidate, Net, RunningMean, tables_of
+from rightloss.study.training.candidates import Candidate, Net, RunningMean, tables_of
 from rightloss.study.training.models import FirstConvolution, convolve_together
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
@@ -124,23 +125,6 @@ def test_convolutions_in_one_call_are_those_of_each_layer_with_its_gradients(row
         assert all(layer.computed is None for layer in layers)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adamw_has_the_bits_of_torchs(decay: float) -> None:
-    ours = [torch.nn.Parameter(torch.randn(size)) for size in ((4, 3), (5,), (2, 2))]
-    torchs = [torch.nn.Parameter(each.detach().clone()) for each in ours]
-    mine, theirs = AdamW(ours, 1e-2, decay), torch.optim.AdamW(torchs, 1e-2, weight_decay=decay, fused=True)
-    for step in range(6):
-        mine.zero_grad()
-        theirs.zero_grad()
-        for one, other in list(zip(ours, torchs, strict=True))[: 3 if step % 2 else 2]:  # the last has no gradient at times
-            one.grad = torch.randn_like(one)
-            other.grad = one.grad.clone()
-        mine.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = 1e-2 / (step + 1)
-        mine.step()
-        theirs.step()
-        assert all(torch.equal(one, other) for one, other in zip(ours, torchs, strict=True))
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.4, 0.98])
 def test_the_running_mean_of_weights_has_the_bits_of_torchs(decay: float) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
@@ -222,7 +206,7 @@ def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
     data = study_data(source, run.task)
     batches = Batches(data, data.images(), run, torch.device("cpu"))
     population = np.array([0.9, 0.1])
-    return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names), Hardware().fabric()), batches
+    return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names)), batches
 
 
 @pytest.mark.parametrize("loss", FULLY_LABELLED)
@@ -266,7 +250,7 @@ def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     masks = []
     for mask in range(2):
         torch.manual_seed(candidate._seed("mask", mask))
-        masks.append(tables_of(candidate.nets, valid, candidate.fabric, dropout=True)[candidate.nets[0]].exp())
+        masks.append(tables_of(candidate.nets, valid, dropout=True)[candidate.nets[0]].exp())
     assert not torch.equal(*masks)
     torch.testing.assert_close(both, (masks[0] + masks[1]) / 2)
 
@@ -334,7 +318,7 @@ def test_starts_differ_in_the_output_bias_alone_which_gives_their_classes(loss: 
     nets = {}
     for start in STARTS:
         (group,) = StudyConfig("quick", losses=(loss,), starts=(start,), nets=("mlp",), populations=(0.1,), folds=1).groups()
-        nets[start] = Candidate(group.runs[0], 1e-2, sampling, population, 4, loop.OneCPU()).nets[0].module
+        nets[start] = Candidate(group.runs[0], 1e-2, sampling, population, 4).nets[0].module
     one, other = (dict(net.named_parameters()) for net in nets.values())
     assert one.keys() == other.keys()
     differing = [one[name] for name in one if not torch.equal(one[name], other[name])]
@@ -487,6 +471,17 @@ def test_devices_that_are_not_there_are_refused() -> None:
     assert_refused(lambda: Hardware(accelerator="tpu").fabric(), "tpu")
 
 
+@pytest.mark.parametrize(("hardware", "precision"), [(Hardware(devices=2), "32-true"), (Hardware(), "bf16-mixed")])
+def test_only_one_cpu_in_single_precision_is_served_without_fabric(
+    hardware: Hardware, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lightning_fabric", "lightning", "lightning.fabric"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert Hardware().fabric() is None
+    with pytest.raises(ImportError, match=r"lightning-fabric: .*\.\[fabric\]"):
+        hardware.fabric(precision)
+
+
 def test_a_batch_that_devices_cannot_share_is_refused(source: Source) -> None:
     odd = group_of(source, dataclasses.replace(SHORT, batch_size=15), nets=("mlp",), losses=("weighted",))
     assert_refused(lambda: train_group(odd, hardware=Hardware(devices=2)), "got 15")
@@ -499,7 +494,7 @@ def hopeless(source: Source) -> Group:
 
 def test_step_sizes_that_all_end_in_nan_are_refused(source: Source) -> None:
     assert_refused(lambda: train_group(hopeless(source)), "--learning-rate")
-    found = loop._plain(Hardware().fabric(), hopeless(source), loop.silent)
+    found = loop._plain(None, hopeless(source), loop.silent)
     assert isinstance(found, ValueError), "so that it can come back from another process"
 
 

@@ -24,9 +24,9 @@ from .population import shares_text
 _EXTRAS = {
     "torch": ("torch", "jaxtyping"),
     "table": ("typer", "rich", "sklearn", "pandas", "pyarrow", "lightgbm", "matplotlib", "safetensors", "filelock", "jinja2"),
-    "study": ("lightning", "pebble", "threadpoolctl"),
+    "study": ("pebble", "threadpoolctl"),
     "lidc": ("pydicom", "platformdirs"),
-    "bayes": ("posteriors", "pyro"),
+    "bayes": ("arviz_stats", "pyro"),
     "ray": ("ray",),
 }
 _PACKAGES = {"sklearn": "scikit-learn", "pyro": "pyro-ppl"}

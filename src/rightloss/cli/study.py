@@ -108,7 +108,7 @@ def study(
         folder = None if out is None else Path(out)
         if preset not in NAMES:
             raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
-        require("rich", "matplotlib", "lightning", "threadpoolctl", "pandas", "pebble")
+        require("rich", "matplotlib", "threadpoolctl", "pandas", "pebble")
         if preset == TOY:
             _run_toy(folder, options, dry_run, verbose)
         else:
@@ -165,7 +165,7 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
                 f"Expected --{name.replace('_', '-')} with an inference among {', '.join(inferences)}, but got "
                 f"{', '.join(config.inferences)}: leave it out."
             )
-    require(*(["posteriors"] if "sghmc" in config.inferences else []))
+    require(*(["arviz_stats"] if "sghmc" in config.inferences else []))
     if data is not None:
         config = replace(config, sources=tuple(map(source_of, data)))
     check_sources(config)
@@ -255,12 +255,10 @@ def _work(options: Mapping[str, Any], elsewhere: bool) -> Work:
     from ..study.training import Hardware, train_group
 
     given = {name: options[name] for name in ("accelerator", "devices") if name in options}
-    if not given:
-        return train_group
     hardware = Hardware(**given)
-    if not elsewhere:
-        hardware.fabric()  # raises an error for devices that this machine does not have
-    return partial(train_group, hardware=hardware)
+    if not elsewhere:  # raises an error for devices that this machine does not have
+        hardware.fabric(options.get("precision", Training.precision))
+    return partial(train_group, hardware=hardware) if given else train_group
 
 
 def _run_study(config: StudyConfig, out: Path | None, options: Mapping[str, Any], dry_run: bool, verbose: bool) -> None:

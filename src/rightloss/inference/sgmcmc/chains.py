@@ -34,12 +34,13 @@ _ADAPTATIONS = 8  # in the warm-up, at most
 
 @runtime_checkable
 class ChainStates(Protocol):
-    """The states of all chains, updated by a sampler's integrator."""
+    """The states of all chains, updated by a sampler's integrator.
 
-    @property
-    def position(self) -> Float[Tensor, "c d"]:
-        """u."""
-        ...
+    Attributes:
+        position: u (c, d).
+    """
+
+    position: Tensor
 
     def step(self, gradient: Float[Tensor, "c d"], lr: float, temperature: Float[Tensor, " d"]) -> None:
         """Take a step along the gradient of the log posterior in u, with noise of the given temperature in each direction."""

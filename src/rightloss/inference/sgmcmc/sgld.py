@@ -6,16 +6,12 @@ Stage: `LogPosterior`, data → `Posterior` of draws.
 from __future__ import annotations
 
 import math
-import warnings
-from importlib import import_module
-from types import ModuleType
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...extras import install
 from ..minibatches import Data, Device
 from ..posterior import Posterior
 from ..priors import Params
@@ -41,7 +37,7 @@ def sgld(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Draw from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011), from `posteriors`:
+    """Draw from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011):
 
         u ← u + lr ∇ log p(u|X,Y) + N(0, 2 lr T),  w = s ⊙ u.
 
@@ -80,7 +76,7 @@ def sgld(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    kernel = TransitionKernel("SGLD", _Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
+    kernel = TransitionKernel("SGLD", Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
     options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
     return run_chains(target, data, kernel, options)
 
@@ -90,35 +86,11 @@ def response(lr: float) -> Float[Tensor, " t"]:
     return lr * (1 - lr) ** torch.arange(math.ceil(10 / lr), dtype=torch.float64)
 
 
-def linear(position: Tensor, gradient: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a log posterior with this gradient, for `posteriors` to differentiate if the gradient is already known.
-
-    Through its own transforms a step of four small nets took 1.7 times as long.
-    """
-    return (position * gradient).sum(), {}
-
-
-def posteriors_rule(name: str) -> ModuleType:
-    """Return a module of `posteriors.sgmcmc`, an optional package."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # tensordict's, on each of its states
-            return import_module(f"posteriors.sgmcmc.{name}")
-    except ImportError as error:
-        raise ImportError(f"Markov chains need posteriors: {install('bayes')}.") from error
-
-
-class _Overdamped:
-    """`posteriors.sgmcmc.sgld`."""
+class Overdamped:
+    """Euler's steps of Langevin dynamics."""
 
     def __init__(self, position: Tensor, temperature: float) -> None:
-        self.rule = posteriors_rule("sgld")
-        self.state = self.rule.init(position)
-
-    @property
-    def position(self) -> Tensor:
-        result: Tensor = self.state.params
-        return result
+        self.position = position
 
     def step(self, gradient: Tensor, lr: float, temperature: Tensor) -> None:
-        self.state, _ = self.rule.update(self.state, gradient, linear, lr=lr, temperature=temperature)
+        self.position = self.position + lr * gradient + (2 * lr * temperature).sqrt() * torch.randn_like(self.position)

@@ -2,8 +2,8 @@
 
 Stage: function, jobs → (job, its result or `Failure`), in order of completion.
 
-The pool is pebble's, which replaces a process that died and ends one that takes too long. Added here are processes that end
-with their parent, also in the middle of a job, and that can be started from any script (see `_WorkerProcess`).
+The pool is that of `process_pool`, with a time limit for each job. Its processes can be started from any script (see
+`_WorkerProcess`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.util import Finalize, is_exiting
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ...process_pool import cause_of_death, end_with_parent, new_pool, no_interrupts, stop, wait_for_some
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -80,7 +80,7 @@ def run_jobs(
     except BrokenProcessPool as error:
         raise ChildProcessError(f"a process could not be started ({error.__cause__ or error})") from error
     finally:
-        _stop(pool)
+        stop(pool)
 
 
 class Isolated(Generic[Job, Answer]):
@@ -112,7 +112,7 @@ class Isolated(Generic[Job, Answer]):
     def close(self) -> None:
         """End the process, if there is one."""
         if pool := self._pools.pop(os.getpid(), None):
-            _stop(pool)
+            stop(pool)
 
     def _pool(self) -> ProcessPool:
         own = os.getpid()
@@ -131,7 +131,7 @@ class _WorkerProcess(SpawnProcess):
     """
 
     def start(self) -> None:
-        with _starting, _no_interrupts():
+        with _starting, no_interrupts():
             own: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
             before = (own.copy(), os.environ.copy(), sys.modules["__main__"])
             own["daemon"] = False
@@ -152,28 +152,8 @@ class _WorkerContext(SpawnContext):
     Process = _WorkerProcess
 
 
-@contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Block SIGINT inside, and permanently in processes started inside."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _started(workers: int) -> ProcessPool:
-    from pebble import ProcessPool
-
-    if os.name == "posix":
-        resource_tracker.ensure_running()  # now: it unblocks SIGINT when it starts
-    return ProcessPool(workers, initializer=_set_up, context=_WorkerContext())
-
-
-def _stop(pool: ProcessPool) -> None:
-    pool.stop()
-    pool.join()
+    return new_pool(workers, _set_up, context=_WorkerContext())
 
 
 def _scheduled(pool: ProcessPool, function: Callable[[Job], Answer], job: Job, timeout: float) -> Future[Answer | Failure]:
@@ -183,9 +163,8 @@ def _scheduled(pool: ProcessPool, function: Callable[[Job], Answer], job: Job, t
 def _completed(pool: ProcessPool, futures: Iterable[Future[Answer]]) -> Iterator[Future[Answer]]:
     pending = set(futures)
     while pending:
-        done, pending = wait(pending, 1.0, FIRST_COMPLETED)
-        if not done and not pool.active:  # pebble loses jobs that were not yet sent when it gives up
-            raise BrokenProcessPool("all processes ended")
+        done = wait_for_some(pool, pending, 1.0)
+        pending -= done
         yield from done
 
 
@@ -197,7 +176,7 @@ def _outcome(future: Future[Answer | Failure], timeout: float) -> Answer | Failu
     except TimeoutError:
         return Failure(f"given up after {timeout:g} s", TimeoutError.__name__, True)
     except ProcessExpired as error:
-        cause = signal.Signals(-error.exitcode).name if error.exitcode < 0 else f"exit code {error.exitcode}"
+        cause = cause_of_death(error.exitcode)
         return Failure(f"the process that read it died ({cause})", cause, True)
 
 
@@ -209,15 +188,7 @@ def _set_up() -> None:
     end = signal.getsignal(signal.SIGTERM)
     # Not a second time: a process that is ending must first end its own processes.
     signal.signal(signal.SIGTERM, lambda *given: None if is_exiting() or not callable(end) else end(*given))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End in the middle of a job; pebble would finish it first."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _guarded(function: Callable[[Job], Answer], job: Job, timeout: float) -> Answer | Failure:

@@ -10,18 +10,15 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...process_pool import cause_of_death, end_with_parent, new_pool, no_interrupts, stop, wait_for_some
 from ..config import Group
 from ..results import RunResult
 from .contract import Finished, GroupReport, Work, attempt
@@ -75,12 +72,10 @@ class Processes:
             def start(number: int) -> Any:
                 return pool.schedule(_run_group, args=(packed, groups[number], number))
 
-            with _interrupts_blocked():  # the first call starts the processes
+            with no_interrupts():  # the first call starts the processes
                 running = {start(number): number for number in range(len(groups))}
             while running:
-                done, _ = wait(running, _PAUSE, FIRST_COMPLETED)
-                if not done and not pool.active:  # it does not report groups that were still in its queue
-                    raise BrokenProcessPool("they ended as soon as they had started")
+                done = wait_for_some(pool, running, _PAUSE)
                 for number in running.values():
                     if shares[number] > told[number]:
                         told[number] = shares[number]
@@ -110,12 +105,9 @@ def processors() -> int:
 @contextmanager
 def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
     """Yield a pool that is closed after the block, and the folder with the output of each process."""
-    from pebble import ProcessPool
-
-    context: Any = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="rightloss-", ignore_cleanup_errors=True) as folder:
         printed = Path(folder)
-        pool = ProcessPool(workers, initializer=_prepare_worker, initargs=(shares, printed), context=context)
+        pool = new_pool(workers, _prepare_worker, (shares, printed))
         try:
             yield pool, printed
         except BrokenProcessPool as error:
@@ -124,26 +116,7 @@ def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
                 "if memory is short, use fewer workers, and run again to resume."
             ) from error
         finally:
-            pool.stop()
-            pool.join()
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in the processes that are started in the block: this process stops them.
-
-    Processes and threads inherit the blocked signals of the thread that starts them. This includes the pool's thread that
-    replaces a process.
-    """
-    resource_tracker.ensure_running()  # which would unblock them when it starts
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            stop(pool)
 
 
 def _prepare_worker(shares: Any, printed: Path) -> None:
@@ -153,7 +126,7 @@ def _prepare_worker(shares: Any, printed: Path) -> None:
     with open(printed / str(os.getpid()), "wb") as file:  # libraries may print; a process that dies may say why
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    threading.Thread(target=_end_with_parent, args=(printed,), daemon=True).start()
+    end_with_parent(lambda: shutil.rmtree(printed, ignore_errors=True))
     _keep_freed_memory()
 
 
@@ -164,15 +137,6 @@ def _keep_freed_memory() -> None:
         mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
         mallopt(-2, 2**26)  # M_TOP_PAD
         mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest
-
-
-def _end_with_parent(printed: Path) -> None:
-    """End this process when its parent has ended, even within a group: pebble's own check would finish the group first."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    shutil.rmtree(printed, ignore_errors=True)
-    os._exit(1)
 
 
 def _run_group(packed: bytes, group: Group, number: int) -> list[RunResult] | Exception:
@@ -200,8 +164,7 @@ def _packed(work: Work) -> bytes:
 
 
 def _gave_up(group: Group, deaths: int, error: Any, printed: Path) -> ChildProcessError:
-    code = error.exitcode
-    cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    cause = cause_of_death(error.exitcode)
     with suppress(OSError):
         text = (printed / str(error.pid)).read_bytes()[-1000:].decode("utf-8", "replace")
         cause = ", ".join([cause, *text.strip().splitlines()[-1:]])

@@ -9,10 +9,9 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,27 +38,6 @@ _MASKED_BLOCK = 64  # the same with dropout, whose masks depend on it
 _TOGETHER = 12  # nets that predict a block together, at most, to save memory
 
 
-class OneCPU:
-    """What Fabric does on one CPU in single precision, which is nothing. Its import takes seconds in each process."""
-
-    device, global_rank, world_size = torch.device("cpu"), 0, 1
-
-    def launch(self, function: Callable[[OneCPU], Any]) -> Any:
-        return function(self)
-
-    def setup(self, model: nn.Module, optimiser: Any) -> tuple[nn.Module, Any]:
-        return model, optimiser
-
-    def autocast(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def all_reduce(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-
 class Candidate:
     """The nets of one run with one step size: one, or as many as an ensemble has.
 
@@ -69,7 +47,7 @@ class Candidate:
         sampling: ρ.
         population: π.
         num_features: columns of the metadata.
-        fabric: where and how precisely.
+        fabric: the devices and their precision; None for plain torch on one CPU.
         made: nets of other candidates, by everything their training depends on. Nets with the same training are taken from
             there; others are added.
     """
@@ -81,7 +59,7 @@ class Candidate:
         sampling: np.ndarray,
         population: np.ndarray,
         num_features: int,
-        fabric: Fabric | OneCPU,
+        fabric: Fabric | None = None,
         made: dict[tuple[RunConfig, float], list[Net]] | None = None,
     ) -> None:
         self.run, self.rate, self.fabric = run, rate, fabric
@@ -127,7 +105,7 @@ class Candidate:
         rows = weights[batch.target] if batch.target.ndim == 1 else batch.target.double() @ weights
         tables = [self._at_population(net.module.likelihood.table(net.outputs.double())) for net in self.nets]
         mean = torch.stack([table[:, -1].exp() for table in tables]).mean(0).cpu()
-        sums: Any = self.fabric.all_reduce(torch.stack([rows.cpu() @ mean, rows.sum().cpu()]))
+        sums = _over_processes(torch.stack([rows.cpu() @ mean, rows.sum().cpu()]), self.fabric)
         self.trace.append(float(sums[0] / sums[1]))
 
     def matched(self, part: Batch) -> tuple[float, ...]:
@@ -165,15 +143,17 @@ class Candidate:
         criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
         criterion.nonfinite = "nan"  # seen by `take_step`
         trained = [weight for weight in model.parameters() if weight.requires_grad]
-        adamw: Any = AdamW if isinstance(self.fabric, OneCPU) else partial(torch.optim.AdamW, fused=True)
-        wrapped, set_up = self.fabric.setup(model, adamw(trained, self.rate, weight_decay=training.weight_decay))
+        wrapped: Any = model
+        optimiser: Any = torch.optim.AdamW(trained, self.rate, weight_decay=training.weight_decay, fused=True)
+        if self.fabric is not None:
+            wrapped, optimiser = self.fabric.setup(model, optimiser)
         return Net(
             run,
             member,
             model,
             wrapped,
-            criterion.to(self.fabric.device),
-            set_up,
+            criterion.to(place_of(self.fabric)[0]),
+            optimiser,
             self.rate,
             RunningMean(model, training.averaging),
         )
@@ -202,34 +182,6 @@ def _votes(target: Tensor, classes: int) -> Float64[Tensor, "n k"]:
     return votes.double().cpu()
 
 
-class AdamW:
-    """The same bits as `torch.optim.AdamW(…, fused=True)`, which imports a compiler, a second or more in each process.
-
-    Attributes:
-        param_groups: one, with the step size `lr`, as in `torch.optim`.
-    """
-
-    def __init__(self, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
-        self.param_groups = [{"lr": lr}]
-        self._decay = weight_decay
-        self._state = [(each, torch.zeros_like(each), torch.zeros_like(each), torch.zeros(())) for each in weights]
-
-    def zero_grad(self) -> None:
-        for weight, *_ in self._state:
-            weight.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Take one step with the weights that have a gradient."""
-        moved = [each for each in self._state if each[0].grad is not None]
-        weights, means, squares, steps = ([*each] for each in zip(*moved, strict=True))
-        torch._foreach_add_(steps, 1)
-        gradients = [weight.grad for weight in weights]
-        settings: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
-        settings |= {**self.param_groups[0], "weight_decay": self._decay}
-        torch._fused_adamw_(weights, gradients, means, squares, [], steps, **settings)
-
-
 class RunningMean:
     """A copy of a model whose weights are an exponential mean of the model's, beginning with the first update.
 
@@ -256,13 +208,13 @@ class RunningMean:
 
 @dataclass(eq=False)
 class Net:
-    """One net in training: wrapped by Fabric, with its loss and the running mean of its weights, which predicts.
+    """One net in training, with its loss and the running mean of its weights, which predicts.
 
     Attributes:
         run: the run it is trained for, or the first of several with the same training.
         member: its number in an ensemble.
         module: the net itself.
-        model: the same, as Fabric calls it.
+        model: the same, or Fabric's wrapper of it.
         rate: the first step size.
         failed: whether its loss was not finite.
         outputs: for the labelled rows of the last minibatch.
@@ -283,10 +235,10 @@ class Net:
         """Return the rows of a minibatch that it reads: labelled rows, or all rows if it learns from unlabelled ones too."""
         return batch.with_unlabelled[self.run.population] if self.run.learns_from_unlabelled else batch.inputs
 
-    def loss(self, batch: Batch, number: int, fabric: Fabric | OneCPU) -> Tensor:
+    def loss(self, batch: Batch, number: int, fabric: Fabric | None) -> Tensor:
         """Return the loss of minibatch `number`; labelled and unlabelled rows go through the net together."""
         run = self.run
-        _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, fabric.global_rank), fabric)
+        _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, place_of(fabric)[1]), fabric)
         outputs = self.model(*self.inputs(batch))
         self.outputs = outputs.detach()[: len(batch.target)]
         if not run.learns_from_unlabelled:
@@ -303,7 +255,7 @@ class Net:
         self.averaged.update()
 
 
-def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | OneCPU) -> None:
+def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | None = None) -> None:
     """Score the candidates on the validation part; nets that several of them share predict once."""
     candidates = [each for each in candidates if not each.failed]
     nets = dict.fromkeys(net for each in candidates if each.run.inference != "mc-dropout" for net in each.nets)
@@ -314,7 +266,7 @@ def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | OneCPU)
 
 @torch.no_grad()
 def tables_of(
-    nets: Iterable[Net], part: Batch, fabric: Fabric | OneCPU, dropout: bool = False
+    nets: Iterable[Net], part: Batch, fabric: Fabric | None = None, dropout: bool = False
 ) -> dict[Net, Float64[Tensor, "n k"]]:
     """Return the tables of nets for all rows of a part; nets that begin with the same convolution share its call."""
     models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in nets}
@@ -326,13 +278,13 @@ def tables_of(
             some = {net: (models[net], features) for net in [*models][first : first + _TOGETHER]}
             for net in itertools.chain.from_iterable(_teams(some, fabric)):
                 model, dtype = models[net], next(models[net].parameters()).dtype
-                with fabric.autocast():
+                with nullcontext() if fabric is None else fabric.autocast():
                     outputs = model(*(None if each is None else each.to(dtype) for each in (features, metadata)))
                 blocks[net].append(model.likelihood.table(outputs.double()))
     return {net: torch.cat(each).cpu() for net, each in blocks.items()}
 
 
-def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | OneCPU) -> None:
+def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | None = None) -> None:
     """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
     nets = dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets)
     for team in _teams({net: (net.module, net.inputs(batch).features) for net in nets}, fabric):
@@ -340,28 +292,27 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
         for net in team:
             net.optimiser.zero_grad()
             loss = net.loss(batch, number, fabric)
-            mean: Any = fabric.all_reduce(loss.detach().clone())  # it overwrites its argument
-            net.failed = not math.isfinite(float(mean))
+            net.failed = not math.isfinite(float(_over_processes(loss.detach(), fabric)))
             losses += [] if net.failed else [loss]
         if losses:
-            fabric.backward(sum(losses[1:], losses[0]))
+            total = sum(losses[1:], losses[0])
+            total.backward() if fabric is None else fabric.backward(total)
         for net in team:
             if not net.failed:
                 net.update(number)
 
 
-def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | OneCPU) -> list[list[Net]]:
+def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | None) -> list[list[Net]]:
     """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team.
 
     Args:
         nets: the model of each net, and the features that it reads.
-        fabric: where and how precisely.
+        fabric: the devices; None for one CPU, where convolutions can be computed together.
     """
     teams: list[list[Net]] = []
     together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
     for net, (model, features) in nets.items():
-        plain = fabric.device.type == "cpu" and fabric.world_size == 1 and net.run.training.precision == "32-true"
-        if plain and features is not None and model.first is not None:
+        if fabric is None and features is not None and model.first is not None:
             together.setdefault((id(features), repr(model.first)), (features, []))[1].append(net)
         else:
             teams.append([net])
@@ -381,10 +332,20 @@ def _as_trained(run: RunConfig) -> RunConfig:
     return replace(run, inference="map") if run.inference == "mc-dropout" else run
 
 
-def _seed_default(seed: int, fabric: Fabric | OneCPU) -> None:
-    """Seed torch's default generators; on a CPU only the CPU's, since seeding missing devices is slow."""
-    seed_all = torch.default_generator.manual_seed if fabric.device.type == "cpu" else torch.manual_seed
-    seed_all(seed)
+def place_of(fabric: Fabric | None) -> tuple[torch.device, int, int]:
+    """Return the device of this process, its rank, and the number of processes that train together."""
+    return (torch.device("cpu"), 0, 1) if fabric is None else (fabric.device, fabric.global_rank, fabric.world_size)
+
+
+def _over_processes(value: Tensor, fabric: Fabric | None) -> Tensor:
+    """Return the mean over the processes that train together."""
+    mean: Any = value if fabric is None else fabric.all_reduce(value.clone())  # it overwrites its argument
+    return mean
+
+
+def _seed_default(seed: int, fabric: Fabric | None) -> None:
+    """Seed torch's default generators; on one CPU only the CPU's, since seeding missing devices is slow."""
+    (torch.default_generator if fabric is None else torch).manual_seed(seed)
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

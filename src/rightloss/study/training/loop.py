@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...extras import install
 from ..config import OF_TABLES, Group, RunConfig
 from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
 from ..results import RunResult, trace_steps
 from .batches import Batch, Batches
-from .candidates import Candidate, Net, OneCPU, score, take_step
+from .candidates import Candidate, Net, place_of, score, take_step
 from .models import takes_image
 from .posteriors import posterior_result
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices, as for Lightning Fabric; results do not depend on them.
+    """Devices, as for Lightning Fabric, which all but one CPU need; results do not depend on them.
 
     Attributes:
         accelerator: "cpu", "cuda", "mps", or "auto".
@@ -43,16 +46,23 @@ class Hardware:
     accelerator: str = "cpu"
     devices: int = 1
 
-    def fabric(self, precision: str = "32-true") -> Fabric | OneCPU:
-        """Return a Fabric that is not launched yet; raise ValueError for devices that this machine does not have."""
-        if (self.accelerator, self.devices, precision) == ("cpu", 1, "32-true"):
-            return OneCPU()
-        from lightning.fabric import Fabric
+    def fabric(self, precision: str = "32-true") -> Fabric | None:
+        """Return a Fabric that is not launched yet, or None for plain torch on one CPU.
 
+        Raises:
+            ImportError: if Fabric is not installed.
+            ValueError: for devices that this machine does not have.
+        """
+        if (self.accelerator, self.devices, precision) == ("cpu", 1, "32-true"):
+            return None
+        try:  # it is a package of its own, and a part of Lightning
+            fabric = import_module("lightning_fabric" if find_spec("lightning_fabric") else "lightning.fabric").Fabric
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{self} at {precision} needs lightning-fabric: {install('fabric')}.") from error
         strategy = "ddp_spawn" if self.devices > 1 else "auto"
         settings: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.devices, "precision": precision}
         try:
-            return Fabric(**settings, strategy=strategy)
+            return fabric(**settings, strategy=strategy)
         except Exception as error:  # Fabric raises its own kinds
             raise ValueError(f"Expected devices that this machine has, but got {self} at {precision}: {error}") from error
 
@@ -71,7 +81,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
     """
     hardware = Hardware() if hardware is None else hardware
     training = group.runs[0].training
-    fabric: Any = hardware.fabric(training.precision)
+    fabric = hardware.fabric(training.precision)
     batch_size = training.batch_size
     if batch_size % hardware.devices:
         raise ValueError(
@@ -81,13 +91,14 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
     told = silent if hardware.devices > 1 else report  # it cannot be called from other processes
     with torch.random.fork_rng():
         # A partial that returns plain tuples: Fabric unpacks arguments and results, and rejects frozen dataclasses.
-        found = fabric.launch(partial(_plain, group=group, report=told))
+        work: Any = partial(_plain, group=group, report=told)
+        found = work(None) if fabric is None else fabric.launch(work)
     if isinstance(found, ValueError):
         raise found
     return [RunResult(run, *each) for run, each in zip(group.runs, found, strict=True)]
 
 
-def _plain(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
+def _plain(fabric: Fabric | None, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
     """Return a ValueError as a value: if raised in another process, it would come back as a torch error."""
     try:
         return [tuple(vars(each).values())[1:] for each in _train(fabric, group, report)]  # without the config
@@ -95,12 +106,12 @@ def _plain(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[tuple[
         return error
 
 
-def _train(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[RunResult]:
+def _train(fabric: Fabric | None, group: Group, report: Report) -> list[RunResult]:
     first = group.runs[0]
     data = study_data(group.source, first.task)
     images = study_images(group.source, first.task) if any(takes_image(run.net) for run in group.runs) else None
     populations = {run.population: population_of(run, data) for run in group.runs if run.learns_from_unlabelled}
-    batches = Batches(data, images, first, fabric.device, fabric.global_rank, fabric.world_size, populations)
+    batches = Batches(data, images, first, *place_of(fabric), populations)
     trained = [run for run in group.runs if run.inference not in OF_TABLES]
     share = len(trained) / len(group.runs)
     results = _side_by_side(fabric, trained, batches, lambda done: report(share * done)) if trained else {}
@@ -111,9 +122,7 @@ def _train(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[RunRes
     return [results[run] for run in group.runs]
 
 
-def _side_by_side(
-    fabric: Fabric | OneCPU, runs: list[RunConfig], batches: Batches, report: Report
-) -> dict[RunConfig, RunResult]:
+def _side_by_side(fabric: Fabric | None, runs: list[RunConfig], batches: Batches, report: Report) -> dict[RunConfig, RunResult]:
     training, features = runs[0].training, len(batches.data.feature_names)
     made: dict[tuple[RunConfig, float], list[Net]] = {}
     candidates = {
