@@ -69,6 +69,7 @@ def test_the_chosen_scale_maximises_the_evidence_by_quadrature() -> None:
     assert _log_evidence_by_quadrature(chosen.scale) > best - 0.01
 
 
+@pytest.mark.long
 def test_for_one_weight_the_best_scale_is_the_size_of_the_weight() -> None:
     """d/ds [log N(ŵ; 0, s²) + ½ log 2πC] = 0 at s² = ŵ² + C, the second moment of the posterior."""
     chosen = _chosen()
@@ -76,6 +77,7 @@ def test_for_one_weight_the_best_scale_is_the_size_of_the_weight() -> None:
     assert chosen.scale == pytest.approx(float(moment.sqrt()), rel=0.15)
 
 
+@pytest.mark.long
 def test_a_chosen_prior_is_a_prior_of_every_method() -> None:
     chosen = _chosen()
     target = _line(prior=chosen)
@@ -86,6 +88,7 @@ def test_a_chosen_prior_is_a_prior_of_every_method() -> None:
     assert chosen.log_evidence == max(value for _, value in chosen.tried)
 
 
+@pytest.mark.long
 def test_one_scale_for_all_is_that_of_the_default_prior() -> None:
     model = nn.Linear(3, 1).double()
     prevalence = Prevalence.binary(0.1)
@@ -136,6 +139,7 @@ def test_the_bound_is_below_the_evidence_and_chooses_the_same_scale() -> None:
     assert _log_evidence_by_quadrature(found.scale) > _chosen().log_evidence - 0.1
 
 
+@pytest.mark.long
 def test_the_bound_of_the_exact_posterior_is_the_evidence() -> None:
     """With labels that no weight can explain, x = 0, the posterior is the prior, and the evidence N log ½."""
     from rightloss.inference.distributions import DiagonalGaussian, Layout
@@ -150,6 +154,7 @@ def test_the_bound_of_the_exact_posterior_is_the_evidence() -> None:
     assert value == pytest.approx(40 * math.log(0.5), abs=3 * 0.5 * math.sqrt(2 / 100))
 
 
+@pytest.mark.long
 def test_an_optimum_at_a_bound_is_said() -> None:
     data = torch.randn(60, 1, dtype=torch.float64, generator=generator(7)), torch.arange(60) % 2
     with pytest.warns(UserWarning, match="at its bound, 0.1"):
