@@ -5,6 +5,7 @@ Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data
 - The log posterior: `target`, `priors`; `marginals` for p(y|w) inside transforms, `weight_sets` for many weights at once.
 - The methods: `map`, `ensemble`, `mc_dropout`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
 - Shared by the methods: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
+- The choice of a prior by evidence: `prior_choice`.
 - Results: `posterior`, with `distributions`, `prediction` and `joint_model`.
 """
 
@@ -24,6 +25,8 @@ from .mc_dropout import mc_dropout as mc_dropout
 from .nuts import nuts as nuts
 from .posterior import Posterior as Posterior
 from .prediction import Prediction as Prediction
+from .prior_choice import ChosenPrior as ChosenPrior
+from .prior_choice import optimize_prior as optimize_prior
 from .priors import gaussian_prior as gaussian_prior
 from .priors import horseshoe_prior as horseshoe_prior
 from .priors import layer_prior as layer_prior

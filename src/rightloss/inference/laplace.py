@@ -20,7 +20,7 @@ from ..prevalence import Prevalence
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
 from .fisher import LikelihoodTerms, SecondOrder, fisher_information, hessian, likelihood_terms, prior_hessian
 from .joint_model import JointModel
-from .map import map_estimate, rows_on
+from .map import Search, most_probable, one_draw, rows_on
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
@@ -102,9 +102,9 @@ def laplace(
 
     Returns:
         A posterior with a `record`: the `mode`, which is "the model's own weights", "found by a search" or "as given";
-        `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, to compare priors; `decrement`, ½ gᵀH⁻¹g, the distance of
-        the log posterior from its peak; the `curvature` used; and `repaired`. If H is not positive definite (a warning says
-        so), curvatures below the prior's are set to the prior's, and `repaired` is their number.
+        `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, by which `optimize_prior` chooses; `decrement`, ½ gᵀH⁻¹g,
+        the distance of the log posterior from its peak; the `curvature` used; and `repaired`. If H is not positive definite (a
+        warning says so), curvatures below the prior's are set to the prior's, and `repaired` is their number.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -115,31 +115,42 @@ def laplace(
         >>> posterior.record["mode"], posterior.record["curvature"]
         ('found by a search', 'hessian')
     """
+    search = Search(steps, batch_size, lr, seed, device, progress)
+    return laplace_from(target, data, None, covariance, curvature, layer, mode, linearised, search)
+
+
+def laplace_from(
+    target: LogPosterior,
+    data: Data,
+    start: Params | None,
+    covariance: str,
+    curvature: str | None,
+    layer: str | None,
+    mode: str | Posterior | Params | None,
+    linearised: bool | None,
+    search: Search,
+) -> Posterior:
+    """Run `laplace`; Newton's method starts from the weights `start`, or, if None, from those of the model."""
     _check(target, covariance, curvature, layer, mode, linearised)
-    with own_random(seed) as generator:
+    device = search.device
+    with own_random(search.seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
         target = target.with_data(whole.num_data, whole.few)
         batch, names = whole.whole(), _inferred(target, covariance, layer)
         expand = _expander(target, batch, names, covariance == "diagonal", curvature, device)
 
-        def search() -> Expansion:
-            found = _newton(target, expand) if batch_size is None and covariance == "full" else None
-            if found is not None:
-                return found
-            return expand(
-                map_estimate(
-                    target, data, steps=steps, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress
-                )
-            )
+        def searched() -> Expansion:
+            found = _newton(target, expand, start) if search.batch_size is None and covariance == "full" else None
+            return expand(most_probable(target, data, search, one_draw(), None)) if found is None else found
 
-        expansion, where = _at_mode(mode, target.parameters(), expand, search)
+        expansion, where = _at_mode(mode, target.parameters(), expand, searched)
         with in_mode(target.model, False):
             found = expansion.posterior(where, linearised)
     if where == _SEARCHED and found.record["decrement"] > 0.5 * found.layout.size:
         warnings.warn(
             f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, further than "
             f"draws of its {found.layout.size} weights are on average: the Gaussian is in the wrong place. Raise `steps`.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return found
 
@@ -279,12 +290,12 @@ def _expander(
     return expand
 
 
-def _newton(target: LogPosterior, expand: Expand) -> Expansion | None:
-    """Return the expansion at the mode, by Newton's method with step halving from the model's weights.
+def _newton(target: LogPosterior, expand: Expand, start: Params | None = None) -> Expansion | None:
+    """Return the expansion at the mode, by Newton's method with step halving from `start`, or from the model's weights.
 
     None if it does not arrive, as for a log posterior that is not concave, or if the weights are not those of one small layer.
     """
-    own = target.parameters()
+    own = {**target.parameters(), **(start or {})}
     layout = Layout.of(own)
     if not _is_one_layer(layout.names) or layout.size > _NEWTON:
         return None

@@ -54,7 +54,7 @@ def gaussian_prior(
     return log_prior
 
 
-def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | None = None) -> Prior:
+def layer_prior(model: nn.Module, scale: float | Mapping[str, float] = 1.0, likelihood: Likelihood | None = None) -> Prior:
     """Return the default prior: Gaussian by layer, scaled so that signals keep their size.
 
     A weight with `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights with at most one dimension (biases,
@@ -63,7 +63,7 @@ def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | N
 
     Args:
         model: the model with the weights, at their current values.
-        scale: the scale of the prior.
+        scale: the scale of the prior; one for all, or one for each name, `{name: s}`. `optimize_prior` chooses it.
         likelihood: its own parameters, if any, are weights as well; cutpoints are treated as biases.
 
     Examples:
@@ -76,17 +76,19 @@ def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | N
         >>> round(float(log_prior(at_present) - log_prior(farther)), 3)  # ½ for each bias that is 1 away
         1.0
     """
-    s = _checked_scale(scale)
+    given = _checked_scales(scale)
     scales, centre = {}, {}
     own = likelihood.named_parameters(prefix=LIKELIHOOD[:-1]) if isinstance(likelihood, nn.Module) else ()
     looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
     for name, value in (*model.named_parameters(), *own):
+        if isinstance(given, dict) and name not in given:
+            continue  # a frozen weight; a trainable one is refused below
         fan_in = value[0].numel() if value.ndim > 1 and len(value) and id(value) not in looked_up else 1
-        scales[name] = s / math.sqrt(max(fan_in, 1))
+        scales[name] = _scale_of(given, name) / math.sqrt(max(fan_in, 1))
         if value.ndim < 2:
             centre[name] = value
     by_name = gaussian_prior(scales, centre)
-    others = gaussian_prior(s)
+    others = gaussian_prior(given)
 
     def log_prior(params: Params) -> Tensor:
         own = {name: value for name, value in params.items() if name in scales}

@@ -1,0 +1,177 @@
+"""The choice of a prior's scale: against quadrature, a closed form and the evidence of single fits."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import assert_refused, generator
+from scipy.integrate import quad
+from torch import Tensor, nn
+
+from rightloss import Bernoulli, ContinuousPrevalence, Gaussian, LogLikelihoodLoss, Prevalence, start_at_prevalence
+from rightloss.inference import (
+    ChosenPrior,
+    LogPosterior,
+    gaussian_prior,
+    laplace,
+    layer_prior,
+    log_posterior,
+    map_estimate,
+    optimize_prior,
+)
+from rightloss.inference.prior_choice import _bound
+
+
+def _data(n: int = 200, d: int = 1, slope: float = 1.5) -> tuple[Tensor, Tensor]:
+    y, stream = torch.arange(n) % 2, generator(3)
+    x = torch.randn(n, d, dtype=torch.float64, generator=stream)
+    return x + slope * (y[:, None] - 0.5), y
+
+
+def _line(d: int = 1, **options: Any) -> LogPosterior:
+    """Plain logistic regression without an intercept, so that one weight is left to integrate over."""
+    model = nn.Linear(d, 1, bias=False).double()
+    return log_posterior(model, Prevalence.binary(0.5), Bernoulli(), loss=LogLikelihoodLoss, **options)
+
+
+@cache
+def _chosen() -> ChosenPrior:
+    return optimize_prior(_line(), _data(), prior=gaussian_prior)
+
+
+def _log_evidence_by_quadrature(scale: float) -> float:
+    """log ∫ N(w; 0, s²) Π_n σ(± x_n w) dw, in NumPy."""
+    x, y = (np.asarray(each, dtype=float) for each in _data())
+    sign = 2 * y - 1
+
+    def log_joint(w: float) -> float:
+        return float(-np.logaddexp(0, -sign * x[:, 0] * w).sum() - 0.5 * (w / scale) ** 2) - math.log(
+            scale * math.sqrt(2 * math.pi)
+        )
+
+    peak = max(log_joint(w) for w in np.linspace(-3, 5, 801))
+    return peak + math.log(quad(lambda w: math.exp(log_joint(w) - peak), -8, 10, points=[0, 1, 2], limit=500)[0])
+
+
+@pytest.mark.long
+def test_the_chosen_scale_maximises_the_evidence_by_quadrature() -> None:
+    chosen = _chosen()
+    for scale, value in chosen.tried:
+        assert value == pytest.approx(_log_evidence_by_quadrature(scale), abs=0.05)
+    scales = np.geomspace(0.01, 100, 81)
+    best = max(_log_evidence_by_quadrature(float(scale)) for scale in scales)
+    assert isinstance(chosen.scale, float)
+    assert _log_evidence_by_quadrature(chosen.scale) > best - 0.01
+
+
+@pytest.mark.long
+def test_for_one_weight_the_best_scale_is_the_size_of_the_weight() -> None:
+    """d/ds [log N(ŵ; 0, s²) + ½ log 2πC] = 0 at s² = ŵ² + C, the second moment of the posterior."""
+    chosen = _chosen()
+    moment = chosen.posterior.mean["weight"].square() + chosen.posterior.standard_deviation["weight"].square()
+    assert chosen.scale == pytest.approx(float(moment.sqrt()), rel=0.15)
+
+
+@pytest.mark.long
+def test_a_chosen_prior_is_a_prior_of_every_method() -> None:
+    chosen = _chosen()
+    target = _line(prior=chosen)
+    found = laplace(target, _data(), mode="search")
+    assert found.record["log_evidence"] == pytest.approx(chosen.log_evidence, abs=1e-4)
+    mode = map_estimate(target, _data(), steps=50, batch_size=None).mean["weight"]
+    torch.testing.assert_close(mode, chosen.posterior.mean["weight"], rtol=1e-3, atol=0)
+    assert chosen.log_evidence == max(value for _, value in chosen.tried)
+
+
+@pytest.mark.long
+def test_one_scale_for_all_is_that_of_the_default_prior() -> None:
+    model = nn.Linear(3, 1).double()
+    prevalence = Prevalence.binary(0.1)
+    start_at_prevalence(model, prevalence, Bernoulli())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    target = log_posterior(model, prevalence, Bernoulli())
+    chosen = optimize_prior(target, _data(d=3))
+    assert isinstance(chosen.scale, float)
+    same = log_posterior(model, prevalence, Bernoulli(), prior=layer_prior(model, chosen.scale, target.likelihood))
+    assert laplace(same, _data(d=3), mode="search").record["log_evidence"] == pytest.approx(chosen.log_evidence, abs=1e-4)
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+class Halves(nn.Module):
+    """Two layers in parallel: one sees informative features, the other noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal, self.noise = nn.Linear(4, 1, bias=False), nn.Linear(20, 1, bias=False)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.signal(x[:, :4]) + self.noise(x[:, 4:])
+        return result
+
+
+@pytest.mark.long
+def test_by_layer_noise_gets_a_narrower_prior_and_the_evidence_rises() -> None:
+    x, y = _data(d=4)
+    data = torch.cat([x, torch.randn(len(x), 20, dtype=torch.float64, generator=generator(5))], 1), y
+    target = log_posterior(Halves(), Prevalence.binary(0.5), Bernoulli(), loss=LogLikelihoodLoss)
+    options: dict[str, Any] = {"steps": 50, "bounds": (0.02, 50.0)}
+    both = optimize_prior(target, data, **options)
+    each = optimize_prior(target, data, layers=True, **options)
+    assert isinstance(each.scale, dict)
+    assert each.scale["noise"] < 0.5 * each.scale["signal"]
+    assert each.log_evidence > both.log_evidence + 1
+
+
+@pytest.mark.long
+def test_the_bound_is_below_the_evidence_and_chooses_the_same_scale() -> None:
+    """A Gaussian of one weight is nearly the posterior itself."""
+    found = optimize_prior(_line(), _data(), prior=gaussian_prior, by="elbo", steps=300, bounds=(0.1, 30.0), lr=0.05)
+    for scale, value in found.tried[1:]:
+        assert isinstance(scale, float)
+        assert -0.1 < _log_evidence_by_quadrature(scale) - value < 0.5
+    assert isinstance(found.scale, float)
+    assert _log_evidence_by_quadrature(found.scale) > _chosen().log_evidence - 0.1
+
+
+@pytest.mark.long
+def test_the_bound_of_the_exact_posterior_is_the_evidence() -> None:
+    """With labels that no weight can explain, x = 0, the posterior is the prior, and the evidence N log ½."""
+    from rightloss.inference.distributions import DiagonalGaussian, Layout
+    from rightloss.inference.map import Search
+    from rightloss.inference.posterior import posterior_of
+
+    target = _line(prior=gaussian_prior(0.7))
+    data = torch.zeros(40, 1, dtype=torch.float64), torch.arange(40) % 2
+    q = DiagonalGaussian(torch.zeros(1).double(), torch.full((1,), 0.7).double())
+    found = posterior_of(target, q, Layout.of(target.parameters()))
+    value = _bound(target, data, found, Search(1, None, 0.1, 0, None, False))
+    assert value == pytest.approx(40 * math.log(0.5), abs=3 * 0.5 * math.sqrt(2 / 100))
+
+
+@pytest.mark.long
+def test_an_optimum_at_a_bound_is_said() -> None:
+    data = torch.randn(60, 1, dtype=torch.float64, generator=generator(7)), torch.arange(60) % 2
+    with pytest.warns(UserWarning, match="at its bound, 0.1"):
+        optimize_prior(_line(), data, prior=gaussian_prior, bounds=(0.1, 3.0))
+    with pytest.warns(UserWarning, match="at its bound, 0.3"):
+        optimize_prior(_line(), _data(), prior=gaussian_prior, bounds=(0.1, 0.3))
+
+
+def test_bad_input_is_refused_with_a_remedy() -> None:
+    target, data = _line(), _data()
+    for bounds in ((1.0,), 3, (0.0, 1.0), (2.0, 1.0), (1.0, math.inf), None):
+        assert_refused(lambda bounds=bounds: optimize_prior(target, data, bounds=bounds), "bounds")
+    assert_refused(lambda: optimize_prior(target, data, by="aic"), "`by`")  # type: ignore[arg-type]
+    assert_refused(lambda: optimize_prior(target, data, layers="all"), "`layers`")  # type: ignore[arg-type]
+    assert_refused(lambda: optimize_prior(target, data, prior=1.0), "gaussian_prior")  # type: ignore[arg-type]
+    assert_refused(lambda: optimize_prior(target, data, covariance="last-layer"), "freeze")
+    assert_refused(lambda: optimize_prior(target, data, curvature="ggn"), "curvature")
+    normal = torch.distributions.Normal(0.0, 1.0)
+    density = log_posterior(nn.Linear(2, 2), ContinuousPrevalence(normal, normal), Gaussian())
+    assert_refused(lambda: optimize_prior(density, (torch.zeros(3, 2), torch.zeros(3))), "classes")
