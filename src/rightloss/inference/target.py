@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from numbers import Integral
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -75,7 +75,7 @@ def log_posterior(
     unlabelled: Any = None,
     unlabelled_weight: float | None = None,
     unlabelled_batch_size: int | None = None,
-    evidence: Literal["exact"] | None = None,
+    evidence: str | None = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form of the package `posteriors`:
 
