@@ -6,10 +6,10 @@ the rank of the true value among independent draws is uniform. This is tested by
 the slope, the intercept and the log posterior density. Draws are importance samples of `evaluate_many`, around the mode.
 
 Three kinds of knowledge of π have a likelihood of their own. *Exact*: the posterior gets the population's π, with
-`evidence="exact"`. *Counted*: π as precisely as from N people counted by class, κ = 1; weights from the prior are accepted with the
-probability that N people split as the sample does. *Dirichlet*: π ~ Beta, and the posterior gets that distribution; given π it
-is exact. For comparison: κ = 1 where π is exact, the published likelihood, and none. Writes posterior_calibration.md (a row per
-likelihood) and posterior_calibration.png.
+`evidence="exact"`. *Counted*: π as precisely as from N people counted by class, κ = 1; weights from the prior are accepted
+with the probability that N people split as the sample does. *Dirichlet*: π ~ Beta, and the posterior gets that distribution;
+given π it is exact. For comparison: κ = 1 where π is exact, the published likelihood, and none. Writes
+posterior_calibration.md (a row per likelihood) and posterior_calibration.png.
 
     python benchmarks/posterior_calibration.py --docs
     python benchmarks/posterior_calibration.py --data-sets 40 --workers 2
@@ -294,8 +294,8 @@ def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
         "mean ranks, as shares of the highest",
     ]
     return (
-        f"Made by `python benchmarks/posterior_calibration.py`: up to {data_sets} data sets of {N} examples, {DRAWS} draws each, "
-        f"from {PROPOSALS} importance samples. Uniform ranks have a mean of 0.50 and p-values that are not small. "
+        f"Made by `python benchmarks/posterior_calibration.py`: up to {data_sets} data sets of {N} examples, {DRAWS} draws "
+        f"each, from {PROPOSALS} importance samples. Uniform ranks have a mean of 0.50 and p-values that are not small. "
         "With κ = 1, π is known as precisely as from N people counted by class. If π is given exactly, that intercept is too "
         "wide: with class counts fixed by design, the variance is smaller by 1/n₀ + 1/n₁ (Prentice and Pyke 1979), which is "
         'the likelihood of `evidence="exact"`.\n\n'

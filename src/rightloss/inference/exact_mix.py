@@ -3,15 +3,15 @@
 Stage: tables of log p(k|x_n,w) (*sets, n, k), labels → the gain of each row (*sets, n).
 
 A row of class k comes from p(x|k) = g_k(x) p(x) with g_k(x) = p(k|x,w)/π_k. The population's p(x) is unknown, but if π is known
-exactly, it satisfies E[g_k(x)] = 1 for every class. With p(x) profiled out under these constraints (multipliers N r_k), the rows
-get the masses 1/(N Σ_j r_j g_j(x_n)), and the log-likelihood is, up to a constant,
+exactly, it satisfies E[g_k(x)] = 1 for every class. With p(x) profiled out under these constraints (multipliers N r_k), the
+rows get the masses 1/(N Σ_j r_j g_j(x_n)), and the log-likelihood is, up to a constant,
 
     ℓ(w) = Σ_n [log g_{y_n}(x_n) − log Σ_j r_j g_j(x_n)] = Σ_n [log p_r(y_n|x_n,w) − log r_{y_n}],    r = r(w).
 
-r(w) solves avg_n p_r(k|x_n,w) = r_k. It is the mix in which x_1 … x_N are most probable: the maximum of Σ_n log Σ_j r_j g_j(x_n), a
-concave function, over the simplex. (At its boundary, r_k = 0, people that no row resembles make up for what E[g_k(x)] lacks.) So
-ℓ(w) is a minimum over r, its gradient is that at fixed r, and where the prior is flat its mode is that of κ = 1, where r = ρ. The
-curvature is larger by that of r(w), only in the intercepts: their variance is smaller by 1/n₀ + 1/n₁ with two classes.
+r(w) solves avg_n p_r(k|x_n,w) = r_k. It is the mix in which the x_n are most probable: the maximum of Σ_n log Σ_j r_j g_j(x_n),
+a concave function, over the simplex. (At its boundary, r_k = 0, people that no row resembles make up for what E[g_k(x)] lacks.)
+So ℓ(w) is a minimum over r, its gradient is that at fixed r, and under a flat prior its mode is that of κ = 1, where r = ρ.
+The curvature is larger by that of r(w). Only the intercepts' variance changes: with two classes it is smaller by 1/n₀ + 1/n₁.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ def _exact_terms(
 ) -> LikelihoodTerms:
     """Return the likelihood of an exactly known π."""
     log_density = rows.log_probs.double() - rows.setting.sampling.double().log()  # up to a constant of the row
-    assert target.num_data is not None and rows.setting.population is not None
+    assert target.num_data is not None
+    assert rows.setting.population is not None
     votes, total = _votes(rows.labels, log_density), target.num_data
     votes = votes * (total / votes.sum())
     counted = votes.sum(1)

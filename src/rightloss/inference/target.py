@@ -115,8 +115,8 @@ def log_posterior(
         unlabelled_batch_size: number of unlabelled rows per minibatch, drawn at random, for large pools; they represent all, at
             the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still use all of
             them.
-        evidence: "exact" if π is known exactly, or, for an uncertain π, if nothing else is known about it: the gain is then taken
-            at the mix r(w) that solves avg_n p_r(k|x_n,w) = r_k, over all data in every evaluation (see
+        evidence: "exact" if π is known exactly, or, for an uncertain π, if nothing else is known about it: the gain is then
+            taken at the mix r(w) that solves avg_n p_r(k|x_n,w) = r_k, over all data in every evaluation (see
             rightloss.inference.exact_mix). None for the prevalence's κ, where κ = 1 means that π is known as from N people
             counted by class. Under a flat prior the mode and the slopes are those of κ = 1, and the intercept's standard
             deviation is smaller. So there is no such loss: networks are trained with κ = 1.
@@ -461,8 +461,8 @@ class LogPosterior:
         """Raise a ValueError for a minibatch, if π is known exactly."""
         if self.num_data is not None and rows < self.num_data:
             raise ValueError(
-                f'Expected all {self.num_data} examples in every evaluation with evidence="exact", but got {rows}: the mix r(w) is '
-                "that of all rows, which a minibatch does not show. Use batch_size=None, laplace or nuts; or leave out `evidence`."
+                f'Expected all {self.num_data} examples in every evaluation with evidence="exact", but got {rows}: the mix '
+                "r(w) is that of all rows. Use batch_size=None, laplace or nuts; or leave out `evidence`."
             )
 
     def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:

@@ -54,8 +54,8 @@ def is_exact(evidence: Any, criterion: Any, **others: Any) -> bool:
     if given or not isinstance(criterion.prevalence, Prevalence):
         names = " or ".join(given) or "regression"
         raise ValueError(
-            f'Expected no {names} with evidence="exact", but got one: its likelihood has a mix of its own over the labelled rows, '
-            "for classes; leave out one of the two."
+            f'Expected no {names} with evidence="exact", but got one: its likelihood has a mix of its own over the labelled '
+            "rows, for classes; leave out one of the two."
         )
     return True
 

@@ -101,8 +101,8 @@ def expectation_propagation(
         raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
     if target.exact:
         raise ValueError(
-            'Expected no evidence="exact" for expectation propagation, but got it: the likelihood is then no product of factors '
-            "of the rows and the classes; use laplace or nuts."
+            'Expected no evidence="exact" for expectation propagation, but got it: the likelihood is then no product of '
+            "factors of the rows and the classes; use laplace or nuts."
         )
     batches = Minibatches(data, None, device=device, prevalence=target.prevalence, like=target.model)
     target = target.with_data(batches.num_data, batches.few)
