@@ -64,7 +64,8 @@ def rows() -> dict[str, Callable[[Page], str]]:
     def calibration(page: Page) -> str:
         text = page("docs/benchmarks/posterior_calibration.md")
         return found(
-            text, r"(?:default: r = ρ, κ = 1, π told exactly|information gain, r = ρ, .*?over the training data): .*?p is (\S+)"
+            text,
+            r"(?:(?:default: r = ρ, )?κ = 1, π told exactly|information gain, r = ρ, .*?over the training data): .*?p is (\S+)",
         )
 
     def logistic(pattern: str) -> Callable[[Page], str]:

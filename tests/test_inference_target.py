@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch.func import grad, hessian, jacrev, vmap
 
 from rightloss import (
     BatchMarginal,
+    Bernoulli,
     Categorical,
     ContinuousPrevalence,
     Gaussian,
@@ -26,8 +29,17 @@ from rightloss import (
     RunningMarginal,
     WeightedLoss,
 )
-from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference import (
+    LogPosterior,
+    expectation_propagation,
+    gaussian_prior,
+    laplace,
+    log_posterior,
+    map_estimate,
+    sghmc,
+)
 from rightloss.inference.distributions import Layout
+from rightloss.inference.weight_sets import evaluate_many
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_reference = pytest.mark.parametrize("reference", REFERENCES)
@@ -297,3 +309,105 @@ def test_regression_has_the_batchs_own_labels_as_the_support() -> None:
     target = log_posterior(model, prevalence, likelihood, PoolMarginal(model, [(x, y)]), num_data=NUM_DATA)
     torch.testing.assert_close(grad_and_value(target, params, batch)[0], value_of(target, params, batch))
     assert_refused(lambda: target.log_marginal(params, (x, y)), "density")
+
+
+EXACT = Prevalence([0.9, 0.07, 0.03], sampling=[0.4, 0.3, 0.3])
+
+
+def exact_case(rows: int = 30) -> tuple[LogPosterior, dict[str, Tensor], tuple[Tensor, Tensor]]:
+    """A target with `evidence="exact"` and a flat prior, weights near those of the data, and the data."""
+    stream = generator(0)
+    y = torch.arange(rows) % 3
+    x = torch.randn(rows, 2, generator=stream, dtype=torch.float64)
+    x[:, 0] += 0.8 * y
+    model = nn.Linear(2, 3).double()
+    target = log_posterior(model, EXACT, prior=lambda params: torch.zeros(()), num_data=rows, evidence="exact")
+    weight = 0.5 * torch.randn(3, 2, generator=stream, dtype=torch.float64)
+    bias = torch.tensor(EXACT.population).log() - (weight @ x.mean(0))
+    return target, {"weight": weight, "bias": bias}, (x, y)
+
+
+def profiled(params: dict[str, Tensor], batch: tuple[Tensor, Tensor]) -> float:
+    """The log-likelihood with the mix r by many steps of EM, from its definition."""
+    x, y = batch
+    table = torch.log_softmax(x @ params["weight"].T + params["bias"], 1) - torch.tensor(EXACT.population).log()
+    log_r = torch.full((3,), -float(np.log(3)), dtype=torch.float64)
+    for _ in range(20_000):
+        log_r = torch.log_softmax(table + log_r, 1).exp().mean(0).log()
+    return float((table.gather(1, y[:, None]).squeeze(1) - torch.logsumexp(table + log_r, 1)).mean())
+
+
+@pytest.mark.long
+def test_an_exact_prevalence_has_the_gain_at_the_most_probable_mix_of_the_rows() -> None:
+    target, params, batch = exact_case()
+    moved = {**params, "bias": params["bias"] + torch.tensor([0.0, 1.0, -0.5])}  # at the boundary of the simplex
+    for each in (params, moved):
+        assert float(value_of(target, each, batch)) == pytest.approx(profiled(each, batch), abs=1e-6)
+
+
+@pytest.mark.long
+def test_an_exact_prevalence_has_exact_second_derivatives() -> None:
+    target, params, batch = exact_case()
+    layout = Layout.of(params)
+
+    def value(vector: Tensor) -> Tensor:
+        return value_of(target, layout.unflatten(vector), batch)
+
+    start = layout.flatten(params).requires_grad_()
+    assert torch.autograd.gradcheck(value, start)
+    direction = torch.randn(len(start), dtype=torch.float64, generator=generator(1))
+    there, back = (grad(value)(start.detach() + step * direction) for step in (1e-5, -1e-5))
+    torch.testing.assert_close(hessian(value)(start.detach()) @ direction, (there - back) / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+def test_many_weights_at_once_have_the_exact_likelihood_of_each() -> None:
+    target, params, batch = exact_case()
+    several = {name: torch.stack([value, 0.5 * value, value + 0.3]) for name, value in params.items()}
+    found, _ = evaluate_many(target, several, batch, shared=True)
+    alone = [value_of(target, {name: value[one] for name, value in several.items()}, batch) for one in range(3)]
+    torch.testing.assert_close(found, torch.stack(alone))
+
+
+@pytest.mark.long
+def test_an_exact_prevalence_has_the_mode_of_counted_people_and_a_smaller_variance_of_the_intercept() -> None:
+    y = torch.arange(120) % 2
+    x = torch.randn(120, 1, generator=generator(2), dtype=torch.float64) + y[:, None]
+    prevalence, wide = Prevalence.binary(0.05), gaussian_prior(1000.0)
+    counted, exact = (
+        laplace(log_posterior(nn.Linear(1, 1).double(), prevalence, Bernoulli(), prior=wide, evidence=evidence), (x, y))
+        for evidence in (None, "exact")
+    )
+    torch.testing.assert_close(exact.mean, counted.mean, rtol=1e-4, atol=1e-4)
+    expected = counted.distribution.covariance() - torch.tensor([[0.0, 0.0], [0.0, 2 / 60]])  # of slope and intercept
+    torch.testing.assert_close(exact.distribution.covariance(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "fisher"])
+def test_laplace_has_the_curvature_of_the_exact_likelihood(curvature: Any) -> None:
+    target, params, batch = exact_case()
+    target = log_posterior(target.model, EXACT, prior=gaussian_prior(1.0), num_data=30, evidence="exact")
+    posterior = laplace(target, batch, curvature=curvature, mode=params)
+    vector = posterior.distribution.mean
+    found = hessian(lambda at: -30 * value_of(target, posterior.layout.unflatten(at), batch))(vector)
+    # a softmax of linear outputs has its Hessian as Fisher information
+    torch.testing.assert_close(torch.linalg.inv(posterior.distribution.covariance()), found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"evidence": "exact", "pool": torch.zeros(4, 2)}, "no pool"),
+        ({"evidence": "exact", "reference": EXACT.population}, "no reference"),
+        ({"evidence": "exact", "unlabelled": torch.zeros(4, 2)}, "no unlabelled"),
+    ],
+)
+def test_an_exact_prevalence_refuses_options_that_it_cannot_use(options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        log_posterior(nn.Linear(2, 3), EXACT, **options)
+
+
+@pytest.mark.parametrize("method", [partial(map_estimate, batch_size=8), partial(sghmc, batch_size=8), expectation_propagation])
+def test_an_exact_prevalence_refuses_methods_that_do_not_see_all_rows_together(method: Any) -> None:
+    target, _, batch = exact_case()
+    with pytest.raises(ValueError, match="exact"):
+        method(target, batch, progress=False)

@@ -21,6 +21,7 @@ from ..losses.batch import LabelledBatch, Labels, class_batch
 from ..losses.gain import PriorTerms, at_reference
 from ..losses.streams import stream_labels
 from ..prevalence import Prevalence
+from .exact_mix import exact_mix
 from .priors import Params
 from .target import LogPosterior
 
@@ -63,12 +64,16 @@ class LikelihoodTerms:
     With unlabelled rows, k runs over the streams, including "unlabelled", which is the label of these rows, and
     c_k = N_k − N (1 + λ) κ r_k.
 
+    If π is known exactly (see `exact_mix`), t is at the mix r(w) of these weights and c = 0; the derivatives of r(w) add
+    Σ_jk S_j g_j [N A]⁻¹_jk S_k g_kᵀ with A the curvature of r(w) and S_k = Σ_n u_nk. So −C, instead of −diag(c), is `coupling`.
+
     Attributes:
         table: weights (d,), x → t.
         vector: w.
         parts: the data, labelled and unlabelled; and the pool, if p(y|w) is taken over other data than these.
         counts: c_k.
         log_likelihood: its value at w.
+        coupling: C (k, k) in place of diag(c) in second derivatives; None for diag(c).
     """
 
     table: Callable[[Tensor, Tensor], Tensor]
@@ -76,10 +81,13 @@ class LikelihoodTerms:
     parts: list[DataBlock]
     counts: Float[Tensor, " k"]
     log_likelihood: float
+    coupling: Float[Tensor, "k k"] | None = None
 
     @property
     def constant(self) -> float:
-        """The largest log-likelihood Σ_k (Σ_n a_nk − c_k) log p_k of constant predictions p."""
+        """The largest log-likelihood Σ_k (Σ_n a_nk − c_k) log p_k of constant predictions p; 0, that of π, if π is exact."""
+        if self.coupling is not None:
+            return 0.0
         counts = torch.stack([part.own.sum(0) for part in self.parts]).sum(0) - self.counts
         shares = counts / counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)
         return float(torch.xlogy(counts, shares.clamp_min(0)).sum())
@@ -110,6 +118,8 @@ def likelihood_terms(
     """
     assert target.num_data is not None
     params = weights(vector)
+    if target.exact:
+        return _exact_terms(target, weights, vector, _rows(target, params, *data))
     rows = _rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
     setting, log_probs = rows.setting, rows.log_probs
     offset, importance = loss_mix(target, setting)
@@ -137,6 +147,33 @@ def likelihood_terms(
     return LikelihoodTerms(table, vector, rows.blocks(own, nothing, nothing) + apart, counts, float(value))
 
 
+def _exact_terms(
+    target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], rows: _Rows
+) -> LikelihoodTerms:
+    """Return the likelihood of an exactly known π."""
+    log_density = rows.log_probs.double() - rows.setting.sampling.double().log()  # up to a constant of the row
+    assert target.num_data is not None
+    assert rows.setting.population is not None
+    votes, total = _votes(rows.labels, log_density), target.num_data
+    votes = votes * (total / votes.sum())
+    counted = votes.sum(1)
+    r, z = exact_mix(log_density, counted)
+    offset = (r.log() - rows.setting.population.double().log()).to(rows.log_probs)
+
+    def table(at: Tensor, some: Tensor) -> Tensor:
+        return at_reference(target.table(weights(at), some), offset)
+
+    log_probs = torch.log_softmax(log_density + r.log(), 1)
+    u = (log_probs - r.log()).exp() * counted[:, None]
+    sums = u.sum(0)
+    curvature = (log_probs - r.log()).exp().T @ u + torch.diag(total * z / r)
+    coupling = -sums[:, None] * torch.linalg.solve(curvature, torch.diag(sums))
+    value = torch.where(votes > 0, votes * (log_probs - r.log()), 0.0).sum()
+    parts = (each.to(rows.log_probs) for each in (votes, u / sums, counted[:, None] * log_probs.exp()))
+    nothing = torch.zeros_like(r).to(rows.log_probs)
+    return LikelihoodTerms(table, vector, rows.blocks(*parts), nothing, float(value), coupling.to(nothing))
+
+
 def fisher_information(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
     """Return the Fisher information of `LikelihoodTerms`, `block` examples at a time."""
     d, k = len(terms.vector), len(terms.counts)
@@ -148,7 +185,7 @@ def fisher_information(terms: LikelihoodTerms, diagonal: bool, block: int | None
         matrix += root.square().sum((0, 1)) if diagonal else root.flatten(0, 1).T @ root.flatten(0, 1)
         marginal += torch.einsum("nk,nkd->kd", share, jacobian)
         gradient += torch.einsum("nk,nkd->d", terms.counts * share - own, jacobian)
-    return SecondOrder(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+    return SecondOrder(_less_marginal(matrix, terms, marginal), gradient, marginal)
 
 
 def hessian(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
@@ -165,7 +202,7 @@ def hessian(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) ->
         first = _gradient((terms.counts * share * moved - own * table).sum(), vector, create_graph=True)
         gradient += first.detach()
         _add_rows(matrix, first, vector)
-    return SecondOrder(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+    return SecondOrder(_less_marginal(matrix, terms, marginal), gradient, marginal)
 
 
 def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> SecondOrder:
@@ -211,11 +248,10 @@ def _gradient(value: Tensor, vector: Tensor, directions: Tensor | None = None, *
     return result
 
 
-def _less_marginal(matrix: Tensor, counts: Float[Tensor, " k"], marginal: Float[Tensor, "k d"]) -> Tensor:
-    """Subtract Σ_k c_k g_k g_kᵀ."""
-    if matrix.ndim == 1:
-        return matrix - counts @ marginal.square()
-    return matrix - marginal.T @ (counts[:, None] * marginal)
+def _less_marginal(matrix: Tensor, terms: LikelihoodTerms, marginal: Float[Tensor, "k d"]) -> Tensor:
+    """Subtract Σ_jk C_jk g_j g_kᵀ."""
+    coupled = terms.counts[:, None] * marginal if terms.coupling is None else terms.coupling @ marginal
+    return matrix - ((marginal * coupled).sum(0) if matrix.ndim == 1 else marginal.T @ coupled)
 
 
 def _blocks(terms: LikelihoodTerms, block: int | None, backward: int | None = None) -> Iterator[tuple[Tensor, ...]]:

@@ -182,7 +182,7 @@ def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
     """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
-    if not _has_terms(target):
+    if target.exact or not _has_terms(target):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
     parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
@@ -213,7 +213,7 @@ def _still(target: LogPosterior) -> dict[str, Tensor]:
 
 def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
     """Return the target with p(y|w) over its own pool, or else over each batch, which is all data here."""
-    if target.gains and target.pool is None:
+    if target.marginal is not None:
         return target.with_marginal(BatchMarginal())
     return rows_on(target, device)
 

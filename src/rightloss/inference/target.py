@@ -28,12 +28,13 @@ from ..losses.streams import stream_batch, stream_columns, stream_terms, tables_
 from ..marginals import Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
+from .exact_mix import exact_gain
 from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
 from .minibatches import UnlabelledRows
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 from .steps import in_mode
-from .target_options import check_source, checked_criterion, checked_rows
+from .target_options import check_source, checked_criterion, checked_rows, is_exact
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -74,6 +75,7 @@ def log_posterior(
     unlabelled: Any = None,
     unlabelled_weight: float | None = None,
     unlabelled_batch_size: int | None = None,
+    evidence: str | None = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form of the package `posteriors`:
 
@@ -113,6 +115,11 @@ def log_posterior(
         unlabelled_batch_size: number of unlabelled rows per minibatch, drawn at random, for large pools; they represent all, at
             the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still use all of
             them.
+        evidence: "exact" if π is known exactly, or, for an uncertain π, if nothing else is known about it: the gain is then
+            taken at the mix r(w) that solves avg_n p_r(k|x_n,w) = r_k, over all data in every evaluation (see
+            rightloss.inference.exact_mix). None for the prevalence's κ, where κ = 1 means that π is known as from N people
+            counted by class. Under a flat prior the mode and the slopes are those of κ = 1, and the intercept's standard
+            deviation is smaller. So there is no such loss: networks are trained with κ = 1.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -139,6 +146,7 @@ def log_posterior(
     if loss is LogLikelihoodLoss and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         prevalence = prevalence.retarget(prevalence.population)  # plain cross-entropy does not use π, nor its uncertainty
     criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
+    exact = is_exact(evidence, criterion, marginal=marginal, reference=reference, loss=loss, pool=pool, unlabelled=unlabelled)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
     check_source(marginal, model)
@@ -156,7 +164,7 @@ def log_posterior(
             stacklevel=3,
         )
     pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
-    return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows)
+    return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows, exact=exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +182,7 @@ class LogPosterior:
         pool: x and labels (or None) of the data over which p(y|w) is exact.
         unlabelled: unlabelled rows, one more stream of the likelihood.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
+        exact: whether π is known exactly, `evidence="exact"`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -192,6 +201,7 @@ class LogPosterior:
     pool: Pool | None = None
     unlabelled: UnlabelledRows | None = None
     intercept: str | None = None
+    exact: bool = False
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
@@ -224,8 +234,8 @@ class LogPosterior:
 
     @property
     def marginal(self) -> Marginal | None:
-        """The estimator of q; None for other losses, and if p(y|w) is exact over a pool."""
-        return self.criterion.marginal if self.gains and self.pool is None else None
+        """The estimator of q; None for other losses, if p(y|w) is exact over a pool, and if π is known exactly."""
+        return self.criterion.marginal if self.gains and self.pool is None and not self.exact else None
 
     @property
     def unlabelled_mass(self) -> float:
@@ -437,10 +447,23 @@ class LogPosterior:
         self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         outputs, unlabelled = self.joint_outputs(x, others)
+        if self.exact:
+            self.check_all(len(x))
+            batch, terms = self._batch(outputs, y, None)
+            gain = exact_gain(self.likelihood.table(batch.rows()), batch.labels, terms)
+            return gain.sum() / batch.labels.count, {"outputs": outputs}
         if self.marginal is None:
             log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
             return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
         return self._gain(outputs, y, unlabelled)
+
+    def check_all(self, rows: int) -> None:
+        """Raise a ValueError for a minibatch, if π is known exactly."""
+        if self.num_data is not None and rows < self.num_data:
+            raise ValueError(
+                f'Expected all {self.num_data} examples in every evaluation with evidence="exact", but got {rows}: the mix '
+                "r(w) is that of all rows. Use batch_size=None, laplace or nuts; or leave out `evidence`."
+            )
 
     def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gain with the marginal's value of p(y|w)."""

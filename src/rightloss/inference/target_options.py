@@ -41,6 +41,25 @@ def checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any
     return loss(prevalence, likelihood, nonfinite="nan")
 
 
+def is_exact(evidence: Any, criterion: Any, **others: Any) -> bool:
+    """Return whether π is known exactly; the `others` are options that do not go with it."""
+    if evidence is None:
+        return False
+    if evidence != "exact":
+        raise ValueError(
+            f"Expected `evidence` of log_posterior to be 'exact' or None, but got {evidence!r}: a number is an argument of "
+            "the prevalence, Prevalence(…, evidence=0.5)."
+        )
+    given = [name for name, value in others.items() if value is not None]
+    if given or not isinstance(criterion.prevalence, Prevalence):
+        names = " or ".join(given) or "regression"
+        raise ValueError(
+            f'Expected no {names} with evidence="exact", but got one: its likelihood has a mix of its own over the labelled '
+            "rows, for classes; leave out one of the two."
+        )
+    return True
+
+
 def checked_rows(
     pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
 ) -> tuple[Pool | None, UnlabelledRows | None]:

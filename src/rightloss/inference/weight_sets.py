@@ -28,6 +28,7 @@ from ..marginals import (
 )
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
+from .exact_mix import exact_gain
 from .marginals import AuxiliaryOfSets, PoolOfSets
 from .minibatches import Batch
 from .priors import Params
@@ -82,6 +83,10 @@ def evaluate_many(
         rows, sampled = tables.shape[1] - labelled, target.class_terms(tables).sampling > 0
         labels = stream_labels(labels, rows, sampled, target.unlabelled_mass * examples / rows)
     terms, estimate = target.terms(tables), None
+    if target.exact:
+        target.check_all(len(y) if shared else y.shape[1])
+        gains = exact_gain(tables, labels, terms)
+        return gains.sum(-1) / examples + vmap(target.log_prior)(dict(params)) / target.num_data, None
     log_offset, weights = target.criterion.cross_entropy_terms(terms)
     log_probs = at_reference(target.columns(tables), log_offset)
     if not target.gains:

@@ -99,6 +99,11 @@ def expectation_propagation(
     size = None if batch_size is None else whole_number(batch_size, "batch_size")
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
+    if target.exact:
+        raise ValueError(
+            'Expected no evidence="exact" for expectation propagation, but got it: the likelihood is then no product of '
+            "factors of the rows and the classes; use laplace or nuts."
+        )
     batches = Minibatches(data, None, device=device, prevalence=target.prevalence, like=target.model)
     target = target.with_data(batches.num_data, batches.few)
     net = _settled(target, data, layer, mode, seed, device, progress)

@@ -74,7 +74,7 @@ def local_noise_for(target: LogPosterior, estimator: str, independent: bool, par
         params: as in `LocalNoise`.
         x: as in `LocalNoise`.
     """
-    possible = independent and (not target.gains or isinstance(target.prevalence, Prevalence))
+    possible = independent and not target.exact and (not target.gains or isinstance(target.prevalence, Prevalence))
     mixed = any(isinstance(part, _BatchNorm) for part in target.model.modules())
     if estimator == "local":
         _check_local(possible, mixed, target.marginal)
@@ -85,8 +85,9 @@ def local_noise_for(target: LogPosterior, estimator: str, independent: bool, par
 def _check_local(possible: bool, mixed: bool, marginal: Marginal | None) -> None:
     if not possible:
         raise ValueError(
-            "Expected family='mean-field' and classes for estimator='local', but got another family or a density: "
-            "weights that depend on one another cannot be drawn output by output; estimator='shared'."
+            "Expected family='mean-field', classes and no evidence='exact' for estimator='local', but got another family, a "
+            "density or an exact prevalence: weights on which outputs depend together cannot be drawn output by output; "
+            "estimator='shared'."
         )
     if mixed:
         raise ValueError(
