@@ -151,16 +151,18 @@ def rare() -> list[list[str]]:
                 model = train(x, y, (rows, size, False), sampling, own, seed, 3000)
                 with torch.no_grad():
                     probs = torch.softmax(model(x), 1)[:, 1]
-                ratios[form, seed] = float(sum(share * probs[own].mean() for share, own in zip(sampling, rows, strict=True))) / 0.01
+                ratios[form, seed] = (
+                    float(sum(share * probs[own].mean() for share, own in zip(sampling, rows, strict=True))) / 0.01
+                )
         cells.append([str(size), *(f"{each.mean():.2f} ± {each.std() / 2:.2f}" for each in ratios)])
         print(cells[-1], flush=True)
     return cells
 
 
 def main() -> None:
-    one = ["rows", "batches", "form", "bias, % of ‖∇‖", "standard error", "worst |z|", "p of no bias", "variance (trace)"]
+    one = ["rows", "batches", "form", "bias, % of ‖∇‖", "standard error", "worst z", "p of no bias", "variance (trace)"]
     parts = [
-        "Made by `python benchmarks/label_frequencies.py`: r = ρ, κ = 1; f: the batch's label frequencies, ρ: the declared ones.",
+        "Made by `python benchmarks/label_frequencies.py`: r = ρ, κ = 1; f: the batch's label frequencies, ρ: the declared.",
         f"Gradient at exact q, {DRAWS:,} minibatches. The form ρ is logit adjustment, with its variance.",
         table(one, gradients()),
         f"Log-likelihood at π = {POPULATION}, held-out half, {STEPS} steps, {SEEDS} seeds; f has a running q.",

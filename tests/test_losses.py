@@ -145,7 +145,9 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("shape", "dtype"), [((40, 3), torch.float64), ((300, 500), torch.float32), ((30_000, 5), torch.float32)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((40, 3), torch.float64), ((300, 500), torch.float32), ((30_000, 5), torch.float32)]
+)
 def test_the_default_loss_is_torchs_cross_entropy_of_logits_moved_to_the_sampled_mix(
     shape: tuple[int, int], dtype: torch.dtype, reduction: Literal["mean", "sum", "none"]
 ) -> None:
@@ -180,11 +182,11 @@ def test_the_default_losss_running_marginal_can_be_read_though_it_does_not_enter
     torch.manual_seed(0)
     prevalence, y = rl.Prevalence(mix(3, 1)), torch.arange(30) % 3
     criterion, z = rl.InformationGainLoss(prevalence), torch.randn(30, 3, dtype=torch.float64, requires_grad=True)
-    for _ in range(40):
+    for _ in range(70):
         criterion(z, y)
     seen = torch.softmax(z.detach() - tensor_of(prevalence.log_weights), 1).mean(0)
     torch.testing.assert_close(criterion.marginal.log_average.exp(), seen)
-    assert int(criterion.marginal.steps) == 3  # one batch in 16
+    assert int(criterion.marginal.steps) == 3  # one batch in 32
 
 
 @pytest.mark.long
@@ -572,7 +574,11 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ("decay of one", lambda: rl.RunningMarginal(decay=1.0), "decay"),
     ("pool every zero batches", lambda: rl.PoolMarginal(nn.Linear(2, 2), [], every=0), "every"),
     ("layer without parameters", lambda: rl.AuxiliaryMarginal(nn.ReLU()), "parameters"),
-    ("batch of one", lambda: rl.information_gain_loss(LOGITS[:1], LABELS[:1], PREVALENCE.with_evidence(0.5)), "at least 2 examples"),
+    (
+        "batch of one",
+        lambda: rl.information_gain_loss(LOGITS[:1], LABELS[:1], PREVALENCE.with_evidence(0.5)),
+        "at least 2 examples",
+    ),
     (
         "batch of one that counts",
         lambda: rl.information_gain_loss(LOGITS, torch.tensor([0, -100, -100, -100, -100, -100]), PREVALENCE.with_evidence(0)),
@@ -592,7 +598,9 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "empty pool",
-        lambda: rl.InformationGainLoss(PREVALENCE.with_evidence(0), marginal=rl.PoolMarginal(nn.Identity(), []))(LOGITS, LABELS),
+        lambda: rl.InformationGainLoss(PREVALENCE.with_evidence(0), marginal=rl.PoolMarginal(nn.Identity(), []))(
+            LOGITS, LABELS
+        ),
         "at least one batch",
     ),
 ]

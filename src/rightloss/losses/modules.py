@@ -64,7 +64,7 @@ from .streams import (
     unreduced_shape,
 )
 
-FOLLOWED = 16  # the default loss shows its running marginal one batch in so many
+FOLLOWED = 32  # the default loss shows its running marginal one batch in so many
 
 
 def _without_learning_under_no_grad(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -271,7 +271,8 @@ class InformationGainLoss(_Loss):
     Args:
         prevalence: π, ρ and κ.
         likelihood: Categorical by default.
-        marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`.
+        marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`. With r = ρ and κ = 1, q
+            cancels: the loss is `F.cross_entropy(logits + log ρ − log π, y)`, and a running marginal sees one batch in 32.
         reference: r, the class frequencies of the marginal: None for the sampled mix ρ, "population" for π as in the paper, or
             any other mix.
         reduction: "mean", "sum" or "none".
@@ -331,7 +332,8 @@ class InformationGainLoss(_Loss):
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
         self.stream_marginal: Marginal | None = None
-        self._batches = 0
+        self._batches = [0]  # a list, as nn.Module is slow to set attributes
+        self._all_sampled = not isinstance(prevalence, Prevalence) or bool((prevalence.sampling > 0).all())
 
     @classmethod
     def as_published(
@@ -355,7 +357,9 @@ class InformationGainLoss(_Loss):
         group = sharing_group(self.process_group, self.training)
         self._check_learns(unlabelled)
         batch, terms = self._batch_and_terms(logits, target, group)
-        others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
+        others = None
+        if unlabelled is not None or not self._all_sampled:
+            others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
         if others is None and terms.cancels:
             loss = cross_entropy(batch, self.likelihood, terms.log_offset, None, self.reduction, group)
             self._follow(batch, terms, group)
@@ -379,10 +383,12 @@ class InformationGainLoss(_Loss):
 
     def _follow(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
         """Show a running marginal one in `FOLLOWED` batches: it does not enter the default loss, but can be read."""
-        if not self.training or not isinstance(self.marginal, RunningMarginal) or torch.compiler.is_compiling():
+        if not self.training or torch.compiler.is_compiling():
             return
-        self._batches += 1
-        if self._batches % FOLLOWED != 1 or in_transform() or batch.outputs.is_meta:
+        self._batches[0] += 1
+        if self._batches[0] % FOLLOWED != 1 or in_transform() or batch.outputs.is_meta:
+            return
+        if not isinstance(self.marginal, RunningMarginal):
             return
         with torch.no_grad():
             table = at_reference(self.likelihood.table(rows_of(full_precision(batch.outputs.detach()))), terms.log_offset)
