@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import mpmath  # type: ignore[import-untyped]
 import pytest
@@ -142,6 +142,51 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
     ours, theirs = torch.autograd.grad(loss, z)[0], torch.autograd.grad(expected, z)[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((40, 3), torch.float64), ((300, 500), torch.float32), ((30_000, 5), torch.float32)]
+)
+def test_the_default_loss_is_torchs_cross_entropy_of_logits_moved_to_the_sampled_mix(
+    shape: tuple[int, int], dtype: torch.dtype, reduction: Literal["mean", "sum", "none"]
+) -> None:
+    torch.manual_seed(0)
+    n, k = shape
+    prevalence = rl.Prevalence(mix(k, 1), mix(k, 2))
+    z, y = torch.randn(n, k, dtype=dtype, requires_grad=True), torch.randint(k, (n,))
+    loss = rl.InformationGainLoss(prevalence, reduction=reduction)(z, y)
+    expected = F.cross_entropy(z - tensor_of(prevalence.log_weights).to(dtype), y, reduction=reduction)
+    close = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 1e-6 if dtype == torch.float32 else 1e-12}
+    torch.testing.assert_close(loss, expected, **close)
+    torch.testing.assert_close(rl.information_gain_loss(z, y, prevalence, reduction=reduction), loss)
+    ours, theirs = (torch.autograd.grad(each.sum(), z)[0] for each in (loss, expected))
+    torch.testing.assert_close(ours, theirs, **close)
+
+
+def test_a_large_default_loss_goes_backward_twice_and_has_second_derivatives() -> None:
+    torch.manual_seed(0)
+    z, y = torch.randn(300, 500, dtype=torch.float64, requires_grad=True), torch.randint(500, (300,))
+    loss = rl.InformationGainLoss(rl.Prevalence(mix(500, 1)))(z, y)
+    first = torch.autograd.grad(loss, z, retain_graph=True)[0].clone()
+    torch.testing.assert_close(torch.autograd.grad(3 * loss, z, retain_graph=True)[0], 3 * first)
+    (graph,) = torch.autograd.grad(loss, z, create_graph=True)
+    direction = torch.randn_like(z)
+    (product,) = torch.autograd.grad(graph, z, direction)
+    offset = -tensor_of(rl.Prevalence(mix(500, 1)).log_weights)
+    p = torch.softmax(z.detach() + offset, 1)
+    torch.testing.assert_close(product, p * (direction - (p * direction).sum(1, keepdim=True)) / 300)
+
+
+def test_the_default_losss_running_marginal_can_be_read_though_it_does_not_enter() -> None:
+    torch.manual_seed(0)
+    prevalence, y = rl.Prevalence(mix(3, 1)), torch.arange(30) % 3
+    criterion, z = rl.InformationGainLoss(prevalence), torch.randn(30, 3, dtype=torch.float64, requires_grad=True)
+    for _ in range(70):
+        criterion(z, y)
+    seen = torch.softmax(z.detach() - tensor_of(prevalence.log_weights), 1).mean(0)
+    torch.testing.assert_close(criterion.marginal.log_average.exp(), seen)
+    assert int(criterion.marginal.steps) == 3  # one batch in 32
 
 
 @pytest.mark.long
@@ -439,7 +484,7 @@ def test_vmap_over_weights_equals_a_loop_and_grad_of_func_equals_autograd() -> N
 
 
 def test_a_stateful_marginal_is_refused_inside_a_transform_and_allowed_in_eval_mode() -> None:
-    prevalence = rl.Prevalence(mix(3, 1))
+    prevalence = rl.Prevalence(mix(3, 1), evidence=0.5)
     criterion = rl.InformationGainLoss(prevalence)
     z, y = torch.randn(20, 3), torch.arange(20) % 3
     criterion(z, y)
@@ -529,15 +574,19 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ("decay of one", lambda: rl.RunningMarginal(decay=1.0), "decay"),
     ("pool every zero batches", lambda: rl.PoolMarginal(nn.Linear(2, 2), [], every=0), "every"),
     ("layer without parameters", lambda: rl.AuxiliaryMarginal(nn.ReLU()), "parameters"),
-    ("batch of one", lambda: rl.information_gain_loss(LOGITS[:1], LABELS[:1], PREVALENCE), "at least 2 examples"),
+    (
+        "batch of one",
+        lambda: rl.information_gain_loss(LOGITS[:1], LABELS[:1], PREVALENCE.with_evidence(0.5)),
+        "at least 2 examples",
+    ),
     (
         "batch of one that counts",
-        lambda: rl.information_gain_loss(LOGITS, torch.tensor([0, -100, -100, -100, -100, -100]), PREVALENCE),
+        lambda: rl.information_gain_loss(LOGITS, torch.tensor([0, -100, -100, -100, -100, -100]), PREVALENCE.with_evidence(0)),
         "at least 2 examples",
     ),
     (
         "class missing where it is needed",
-        lambda: rl.information_gain_loss(LOGITS, LABELS * 0, PREVALENCE, marginal=rl.ClasswiseMarginal()),
+        lambda: rl.information_gain_loss(LOGITS, LABELS * 0, PREVALENCE.with_evidence(0), marginal=rl.ClasswiseMarginal()),
         "StratifiedBatchSampler",
     ),
     (
@@ -549,7 +598,9 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "empty pool",
-        lambda: rl.InformationGainLoss(PREVALENCE, marginal=rl.PoolMarginal(nn.Identity(), []))(LOGITS, LABELS),
+        lambda: rl.InformationGainLoss(PREVALENCE.with_evidence(0), marginal=rl.PoolMarginal(nn.Identity(), []))(
+            LOGITS, LABELS
+        ),
         "at least one batch",
     ),
 ]

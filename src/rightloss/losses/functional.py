@@ -38,7 +38,7 @@ from .batch import (
     full_precision,
     regression_batch,
 )
-from .fused import fused_loss
+from .fused import LARGE, fused_cross_entropy, fused_loss
 from .gain import (
     PriorTerms,
     at_reference,
@@ -125,6 +125,8 @@ def information_gain_loss(
     measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
     others = usable(unlabelled, weight, prevalence, group)
     if others is None:
+        if terms.cancels:
+            return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
         marginal.prepare(likelihood.num_classes if likelihood.num_classes is not None else _num_classes(prevalence))
         return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
     tables = tables_of(batch, others, likelihood)
@@ -411,21 +413,30 @@ def cross_entropy(
     log_offset: Float[Tensor, ...] | None,
     weights: Float[Tensor, ...] | None,
     reduction: Reduction,
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Return −Σ_k v_nk weights_k log p(k|x_n,w) of a checked batch, 0 where ignored, with `log_offset` added to the table.
 
-    For a softmax and class numbers this is torch's own cross-entropy, which takes dense logits without a copy.
+    For a softmax and class numbers this is torch's own cross-entropy, which takes dense logits without a copy; large tables
+    are handled in blocks by `fused_cross_entropy`.
     """
     labels = batch.labels
     if type(likelihood) is not Categorical or labels.index is None:
         table = at_reference(likelihood.table(batch.rows(), batch.support), log_offset)
-        return batch.reduce(labels.mask(-labels.gather(table if weights is None else table * weights)), reduction)
+        loss = labels.mask(-labels.gather(table if weights is None else table * weights))
+        return batch.reduce(loss, reduction, group)
+    plain = labels.valid is None and labels.multiples is None and weights is None
+    if plain and group is None and reduction != "none" and batch.outputs.numel() > LARGE and not cannot_be_read(batch.outputs):
+        if (fused := fused_cross_entropy(batch, log_offset, reduction)) is not None:
+            return fused
     logits = check_finite_rows(full_precision(batch.outputs), batch.nonfinite)
     if log_offset is not None:
-        logits = logits + log_offset.view(-1, *(1 for _ in logits.shape[2:]))
-    rows = F.cross_entropy(logits, labels.index.view(batch.shape), reduction="none").flatten()
-    rows = labels.mask(rows)
-    return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction)
+        logits = logits + (log_offset if logits.ndim == 2 else log_offset.view(-1, *(1 for _ in logits.shape[2:])))
+    target = labels.index if logits.ndim == 2 else labels.index.view(batch.shape)
+    if plain and group is None and reduction != "none" and batch.examples is None:
+        return F.cross_entropy(logits, target, reduction=reduction)
+    rows = labels.mask(F.cross_entropy(logits, target, reduction="none").flatten())
+    return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction, group)
 
 
 def importance(terms: PriorTerms) -> Float[Tensor, ...]:

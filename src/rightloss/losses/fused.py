@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..arrays import map_of, rows_of
@@ -28,6 +29,7 @@ from .gain import PriorTerms, composed_loss
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level cache of two cores
 NARROW, MANY = 16, 2**14  # with fewer classes and more numbers, torch's softmax is slow along rows and fast along columns
+LARGE = 2**17  # numbers from which blocks are faster than `F.cross_entropy`
 TINY = {torch.float32: 1e-30, torch.float64: 1e-290}
 _NOTHING = nullcontext()
 
@@ -48,6 +50,70 @@ def fused_loss(
     if keep:
         loss = _WithGradient.apply(batch.outputs, batch, terms, log_weights, log_q, reduction, loss, gradient)
     return loss
+
+
+def fused_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: Reduction) -> Tensor | None:
+    """Return the cross-entropy of a softmax of logits + offset and int labels, all used; None if log space is needed."""
+    keep = batch.outputs.requires_grad and torch.is_grad_enabled()
+    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING:
+        found = _blocks_of_cross_entropy(batch, offset, reduction, keep)
+    if found is None or not keep:
+        return None if found is None else found[0]
+    assert batch.labels.index is not None
+    loss: Tensor = _CrossEntropy.apply(batch.outputs, batch.labels.index, batch, offset, reduction, *found)
+    return loss
+
+
+def _blocks_of_cross_entropy(
+    batch: LabelledBatch, offset: Tensor | None, reduction: Reduction, keep: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """Return the loss and its gradient `g (p_nk − v_nk)`, in one pass over blocks; None if log space is needed."""
+    logits, index = full_precision(_flat(batch.outputs.detach())), batch.labels.index
+    assert index is not None
+    columns = _in_columns(logits)
+    g = 1 / (len(index) if batch.examples is None else batch.examples) if reduction == "mean" else 1.0
+    gradient = torch.empty(logits.shape[::-1]).t() if columns and logits.ndim == 2 else torch.empty(logits.shape)
+    gradient = gradient.to(logits.dtype) if keep else None
+    total, blocks = torch.zeros((), dtype=torch.float64), _blocks(logits, columns)
+    into = [(None, None)] * len(blocks) if gradient is None else _blocks(gradient, columns)
+    added = offset[:, None] if columns and offset is not None else offset
+    for (rows, z), (_, out) in zip(blocks, into, strict=True):
+        p = torch.softmax(z if added is None else z + added, 1, out=out)
+        labels = _like(index if rows is None else index[rows], p)
+        own = p.gather(1, labels)
+        if not (float(own.amin()) > TINY[p.dtype] and math.isfinite(float(z.sum()))):
+            return None
+        total += own.log_().sum()
+        if keep:
+            p.mul_(g).scatter_add_(1, labels, p.new_full((1,), -g).expand(labels.shape))
+    return total.mul_(-g).to(logits.dtype), None if gradient is None else _as_outputs(gradient, batch, columns)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """A cross-entropy with its precomputed gradient; second backward passes and derivatives use torch's own."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, index: Tensor, batch: LabelledBatch, offset: Tensor | None, *rest: Any) -> Tensor:
+        reduction, loss, ctx.gradient = rest
+        ctx.save_for_backward(logits, index)
+        ctx.facts = offset, reduction, batch.shape, batch.examples
+        result: Tensor = loss
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (logits, index), (gradient, ctx.gradient) = ctx.saved_tensors, (ctx.gradient, None)
+        if gradient is None or torch.is_grad_enabled():
+            offset, reduction, shape, examples = ctx.facts
+            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                z = logits if logits.requires_grad else logits.detach().requires_grad_()
+                moved = full_precision(z) if offset is None else full_precision(z) + offset.view(-1, *[1] * (z.ndim - 2))
+                loss = F.cross_entropy(moved, index.view(shape), reduction="sum")
+                loss = loss / (len(index) if examples is None else examples) if reduction == "mean" else loss
+                (gradient,) = torch.autograd.grad(loss, z, grads[0], create_graph=ctx.needs_input_grad[0])
+            return gradient, None, None, None, None, None, None
+        scale = float(grads[0])
+        return gradient if scale == 1 else gradient.mul_(scale), None, None, None, None, None, None
 
 
 def _composed(
@@ -199,6 +265,11 @@ def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | 
             beta = _like(weights if rows is None else weights[rows], p)
             p.mul_((beta * per_class).add_(g_rows - beta * mean_a))
         p.scatter_add_(1, labels, (-g_rows).expand(labels.shape))
+    return _as_outputs(probs, batch, columns)
+
+
+def _as_outputs(probs: Tensor, batch: LabelledBatch, columns: bool) -> Tensor:
+    """Return a gradient in the shape and dtype of the outputs."""
     shape, dtype = batch.outputs.shape, batch.outputs.dtype
     if probs.ndim == 2 < len(shape):  # rows of channels-last maps
         return map_of(probs, shape).to(dtype)

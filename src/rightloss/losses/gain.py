@@ -51,6 +51,15 @@ class PriorTerms:
     at_population: bool
     population: Tensor | None = None
 
+    @property
+    def cancels(self) -> bool:
+        """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
+
+        It cancels with ρ_k in the place of the batch's label frequencies f_k. These depend on the same rows as the gradient of
+        log p(k|w), which biases their product.
+        """
+        return self.plain and self.evidence == 1
+
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
         parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
+from ..arrays import rows_of
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import (
     AuxiliaryMarginal,
@@ -23,6 +24,7 @@ from ..marginals import (
     PoolMarginal,
     RunningMarginal,
     cannot_be_read,
+    in_transform,
     log_mean_over_ranks,
     sharing_group,
 )
@@ -36,7 +38,7 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch, full_precision
 from .functional import (
     batch_and_terms,
     cross_entropy,
@@ -50,7 +52,7 @@ from .functional import (
     usable,
     with_evidence,
 )
-from .gain import PriorTerms, class_terms, finding_terms
+from .gain import PriorTerms, at_reference, class_terms, finding_terms, log_sum
 from .monitor import FindingMonitors, Kind, Monitor
 from .streams import (
     Tables,
@@ -61,6 +63,8 @@ from .streams import (
     tables_of,
     unreduced_shape,
 )
+
+FOLLOWED = 32  # the default loss shows its running marginal one batch in so many
 
 
 def _without_learning_under_no_grad(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -267,7 +271,8 @@ class InformationGainLoss(_Loss):
     Args:
         prevalence: π, ρ and κ.
         likelihood: Categorical by default.
-        marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`.
+        marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`. With r = ρ and κ = 1, q
+            cancels: the loss is `F.cross_entropy(logits + log ρ − log π, y)`, and a running marginal sees one batch in 32.
         reference: r, the class frequencies of the marginal: None for the sampled mix ρ, "population" for π as in the paper, or
             any other mix.
         reduction: "mean", "sum" or "none".
@@ -327,6 +332,8 @@ class InformationGainLoss(_Loss):
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
         self.stream_marginal: Marginal | None = None
+        self._batches = [0]  # a list, as nn.Module is slow to set attributes
+        self._all_sampled = not isinstance(prevalence, Prevalence) or bool((prevalence.sampling > 0).all())
 
     @classmethod
     def as_published(
@@ -350,8 +357,15 @@ class InformationGainLoss(_Loss):
         group = sharing_group(self.process_group, self.training)
         self._check_learns(unlabelled)
         batch, terms = self._batch_and_terms(logits, target, group)
+        others = None
+        if unlabelled is not None or not self._all_sampled:
+            others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
+        if others is None and terms.cancels:
+            loss = cross_entropy(batch, self.likelihood, terms.log_offset, None, self.reduction, group)
+            self._follow(batch, terms, group)
+            self._watch(batch, terms, group)
+            return loss
         measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
-        others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
         if others is None:
             loss = gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
         else:
@@ -366,6 +380,20 @@ class InformationGainLoss(_Loss):
             self._learn_population(tables, group)
         self._watch(batch, terms, group)
         return loss
+
+    def _follow(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
+        """Show a running marginal one in `FOLLOWED` batches: it does not enter the default loss, but can be read."""
+        if not self.training or torch.compiler.is_compiling():
+            return
+        self._batches[0] += 1
+        if self._batches[0] % FOLLOWED != 1 or in_transform() or batch.outputs.is_meta:
+            return
+        if not isinstance(self.marginal, RunningMarginal):
+            return
+        with torch.no_grad():
+            table = at_reference(self.likelihood.table(rows_of(full_precision(batch.outputs.detach()))), terms.log_offset)
+            log_m = log_mean_over_ranks(log_sum(table, batch.labels, None), batch.labels.log_count(table), group)
+            self.marginal.update(MinibatchEstimate(log_m, batch.labels.rows))
 
     def _stream_loss(
         self, batch: LabelledBatch, tables: Tables, terms: PriorTerms, others: Tensor, group: dist.ProcessGroup | None
