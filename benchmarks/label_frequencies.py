@@ -140,7 +140,7 @@ def trainings() -> list[list[str]]:
 
 
 def rare() -> list[list[str]]:
-    """Return the mean prediction over the right one, for batches of few rows that seldom hold the rare class."""
+    """Return the mean prediction over the right one, for batches of few rows that rarely hold the rare class."""
     x, y = data_sets()["LIDC features"]
     rows, sampling = [torch.nonzero(y == k).flatten() for k in range(2)], torch.tensor([0.99, 0.01], dtype=torch.float64)
     cells = []

@@ -2,8 +2,9 @@
 
 Logistic regression by the information gain and Laplace's posterior, five folds (LIDC by patient), features standardised on the
 training part. The prevalence is that of the sample. Held-out log-likelihood per row of the posterior's mean prediction, with
-two standard errors: that of the best log-likelihood, and the much smaller one of the difference by row from it. Processor time of one thread, in turn: the
-choice, and ten fits of the grid from the model's own weights. Writes prior_choice.md: a row for each set.
+two standard errors: that of the best log-likelihood, and the much smaller one of the difference by row from it. Processor time
+of one thread, in turn: the choice, and ten fits of the grid from the model's own weights. Writes prior_choice.md: a row for
+each set.
 """
 
 from __future__ import annotations
