@@ -115,6 +115,14 @@ def study() -> None:
     assert f"{len(PRESETS['quick'].runs())} runs" in done.stdout
 
 
+def fabric() -> None:
+    from rightloss.study.training import Hardware
+
+    found = Hardware().fabric("bf16-mixed")
+    assert found is not None
+    assert found.device.type == "cpu"
+
+
 def bayes() -> None:
     import torch
 
@@ -162,7 +170,7 @@ def ray() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     **{"core": core, "torch": torch, "sklearn": sklearn, "boosting": boosting, "table": table, "study": study, "bayes": bayes},
-    **{"lidc": lidc, "export": export, "ray": ray},
+    **{"lidc": lidc, "export": export, "ray": ray, "fabric": fabric},
 }
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ def _log_evidence_by_quadrature(scale: float) -> float:
 def test_the_chosen_scale_maximises_the_evidence_by_quadrature() -> None:
     chosen = _chosen()
     for scale, value in chosen.tried:
+        assert isinstance(scale, float)
         assert value == pytest.approx(_log_evidence_by_quadrature(scale), abs=0.05)
     scales = np.geomspace(0.01, 100, 81)
     best = max(_log_evidence_by_quadrature(float(scale)) for scale in scales)
@@ -166,7 +167,7 @@ def test_an_optimum_at_a_bound_is_said() -> None:
 def test_bad_input_is_refused_with_a_remedy() -> None:
     target, data = _line(), _data()
     for bounds in ((1.0,), 3, (0.0, 1.0), (2.0, 1.0), (1.0, math.inf), None):
-        assert_refused(lambda bounds=bounds: optimize_prior(target, data, bounds=bounds), "bounds")
+        assert_refused(partial(optimize_prior, target, data, bounds=bounds), "bounds")  # type: ignore[arg-type]
     assert_refused(lambda: optimize_prior(target, data, by="aic"), "`by`")  # type: ignore[arg-type]
     assert_refused(lambda: optimize_prior(target, data, layers="all"), "`layers`")  # type: ignore[arg-type]
     assert_refused(lambda: optimize_prior(target, data, prior=1.0), "gaussian_prior")  # type: ignore[arg-type]

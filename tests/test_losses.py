@@ -157,11 +157,11 @@ def test_the_default_loss_is_torchs_cross_entropy_of_logits_moved_to_the_sampled
     z, y = torch.randn(n, k, dtype=dtype, requires_grad=True), torch.randint(k, (n,))
     loss = rl.InformationGainLoss(prevalence, reduction=reduction)(z, y)
     expected = F.cross_entropy(z - tensor_of(prevalence.log_weights).to(dtype), y, reduction=reduction)
-    close = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 1e-6 if dtype == torch.float32 else 1e-12}
-    torch.testing.assert_close(loss, expected, **close)
+    rtol, atol = (1e-5, 1e-6) if dtype == torch.float32 else (1e-12, 1e-12)
+    torch.testing.assert_close(loss, expected, rtol=rtol, atol=atol)
     torch.testing.assert_close(rl.information_gain_loss(z, y, prevalence, reduction=reduction), loss)
     ours, theirs = (torch.autograd.grad(each.sum(), z)[0] for each in (loss, expected))
-    torch.testing.assert_close(ours, theirs, **close)
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
 def test_a_large_default_loss_goes_backward_twice_and_has_second_derivatives() -> None:
@@ -185,6 +185,7 @@ def test_the_default_losss_running_marginal_can_be_read_though_it_does_not_enter
     for _ in range(70):
         criterion(z, y)
     seen = torch.softmax(z.detach() - tensor_of(prevalence.log_weights), 1).mean(0)
+    assert isinstance(criterion.marginal, rl.RunningMarginal)
     torch.testing.assert_close(criterion.marginal.log_average.exp(), seen)
     assert int(criterion.marginal.steps) == 3  # one batch in 32
 

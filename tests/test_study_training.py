@@ -266,7 +266,7 @@ def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not(source: Sour
 @pytest.mark.long
 @pytest.mark.parametrize("net", [*IMAGE_NETS, "both", "metadata", "mlp"])
 def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, net: str) -> None:
-    training = dataclasses.replace(SHORT, steps=40, checkpoints=4, averaging=0.5)
+    training = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)
     choices: dict[str, Any] = {"losses": ("information-gain",), "nets": (net,), "populations": (0.5,)}
     (result,) = train_group(group_of(source, training, **choices))
     labels = study_data(source, "binary").labels.numpy()[result.rows]

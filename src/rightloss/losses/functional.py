@@ -114,7 +114,7 @@ def information_gain_loss(
         >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
         >>> loss = rl.information_gain_loss(logits, y, rl.Prevalence.binary(population=0.01))
         >>> round(float(loss), 4)
-        1.5314
+        2.0969
     """
     likelihood = likelihood_of(likelihood, prevalence)
     marginal = marginal_of(marginal, prevalence)

@@ -71,9 +71,12 @@ def _blocks_of_cross_entropy(
     logits, index = full_precision(_flat(batch.outputs.detach())), batch.labels.index
     assert index is not None
     columns = _in_columns(logits)
-    g = 1 / (len(index) if batch.examples is None else batch.examples) if reduction == "mean" else 1.0
-    gradient = torch.empty(logits.shape[::-1]).t() if columns and logits.ndim == 2 else torch.empty(logits.shape)
-    gradient = gradient.to(logits.dtype) if keep else None
+    g = 1 / float(len(index) if batch.examples is None else batch.examples) if reduction == "mean" else 1.0
+    gradient: Tensor | None = None
+    if keep:
+        turned = columns and logits.ndim == 2  # same memory layout as the blocks
+        gradient = torch.empty(logits.shape[::-1] if turned else logits.shape, dtype=logits.dtype)
+        gradient = gradient.t() if turned else gradient
     total, blocks = torch.zeros((), dtype=torch.float64), _blocks(logits, columns)
     into = [(None, None)] * len(blocks) if gradient is None else _blocks(gradient, columns)
     added = offset[:, None] if columns and offset is not None else offset

@@ -27,7 +27,7 @@ class RunningMarginal(nn.Module):
 
     Examples:
         >>> import torch, rightloss as rl
-        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01), marginal=rl.RunningMarginal(decay=0.99))
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.5), marginal=rl.RunningMarginal(0.99))
         >>> for _ in range(3):
         ...     value = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
         >>> int(loss.marginal.steps)
