@@ -55,7 +55,7 @@ class PriorTerms:
     def cancels(self) -> bool:
         """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
 
-        It cancels with ρ_k in the place of the batch's label frequencies f_k. These depend on the same rows as the gradient of
+        It cancels with ρ_k instead of the batch's label frequencies f_k. These depend on the same rows as the gradient of
         log p(k|w), which biases their product.
         """
         return self.plain and self.evidence == 1
