@@ -581,7 +581,7 @@ def test_a_row_of_a_table_is_comparable_with_a_held_out_row_of_the_same_fold(
     if name == "trees":
         frame["x"] = frame["x"] ** 2 * np.where(frame["cancer"] == "yes", 1, -1)
     for each in (model, load_model(tmp_path / "model")):
-        found = each.comparable_rows(frame)
+        found = each.compared(each.comparable_log_probs(frame))
         assert found.folds is not None
         same = found.folds[0][each.held_out.rows] == found.folds[1]
         assert same.any()

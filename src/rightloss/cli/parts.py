@@ -6,7 +6,6 @@ Stage: a model, a path → a table in parts; a function, parts → its results, 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -22,7 +21,7 @@ from .progress import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..tabular import ColumnSpec, Finding, TableModel, TableStream
+    from ..tabular import ColumnSpec, TableModel, TableStream
     from ..tabular.encode import OddCells
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -68,6 +67,7 @@ def over_chunks(
         specs: the columns of the model.
     """
     from ..tabular.encode import odd_cells, odd_findings
+    from ..tabular.findings import warn_of
 
     def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
         start = table.start(part)
@@ -94,6 +94,7 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) ->
     """
     from ..tabular import open_table
     from ..tabular.encode import require_columns
+    from ..tabular.findings import warn_of
 
     table = open_table(path, encoding=encoding, each=each)
     require_columns(table.columns, used(model))
@@ -104,15 +105,6 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) ->
 def used(model: TableModel) -> list[ColumnSpec]:
     """Return the columns that a model looks at: none if it always answers its population."""
     return [] if model.fitted is None else model.columns
-
-
-def warn_of(findings: Iterable[Finding]) -> None:
-    """Warn of the warnings among findings."""
-    from ..tabular import TableWarning
-
-    for finding in findings:
-        if finding.level == "warning":
-            warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
 
 
 def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

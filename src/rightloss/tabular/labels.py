@@ -15,8 +15,7 @@ import pandas as pd
 
 from ..prevalence import Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence, likely_positive
-
-Label = str | int | float | bool
+from .columns import Label, plain_label
 
 MOST_CLASSES = 50
 
@@ -65,20 +64,18 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
             )
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
-    second: Label | None
-    if positive is not None:
-        if not classes:
-            raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")
-        second = matching_label(positive, classes, "positive")
-        if len(classes) > 2:
-            raise ValueError(
-                f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
-                "the population by class."
-            )
-    else:
-        second = likely_positive(classes) if len(classes) == 2 else None
-    guessed = second is None and len(classes) == 2
+    if positive is not None and not classes:
+        raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")
+    second = None if positive is None else matching_label(positive, classes, "positive")
+    if second is not None and len(classes) > 2:
+        raise ValueError(
+            f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
+            "the population by class."
+        )
+    guessed = False
     if len(classes) == 2:
+        second = likely_positive(classes) if second is None else second
+        guessed = second is None
         second = classes[1] if second is None else second
         classes = sorted(classes, key=lambda label: label == second)
     place = {label: number for number, label in enumerate(classes)}
@@ -105,14 +102,6 @@ def population_of(population: Population | None, labels: Labels, sampling: np.nd
             f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
         )
     return class_prevalence(population, np.arange(len(labels.classes)), rho)
-
-
-def plain_label(value: Any) -> Label:
-    """Return a label as Python's own str, bool, int or float; whole numbers are ints."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, str | bool | int | float) else str(value)
 
 
 def matching_label(value: Any, classes: list[Label], name: str) -> Label:
