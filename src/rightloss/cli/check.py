@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import terminal
-from .errors import leave, plain_errors, quiet_exit
+from .errors import leave, quiet_exit
 from .population import parse_population, population_text
 from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
 from .terminal import percent
@@ -41,24 +41,23 @@ def check(
       rightloss check data.csv --target cancer --positive yes \\
         --group patient --population 1/1000
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..tabular import inspect_table, read_table
-        with terminal.warnings_on_stderr():
-            mix = None if population is None else parse_population(population)
-            frame = read_table(data, encoding=encoding)
-            report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
-        errors = [finding.message for finding in report.findings if finding.level == "error"]
-        following = [] if errors else next_arguments(report, data, target, positive, group, population)
-        if json:
-            content = report.to_dict() | {"findings": terminal.findings_json(report.findings)}
-            terminal.print_json(content | {"next": terminal.command_line(*following) if following else None})
-        else:
-            _print_report(report, data, target)
-            if following:
-                _print_next(report, following, population)
-        if errors:
-            leave(" ".join(errors), 2)
+    with quiet_exit():
+        from ..tabular import inspect_table, read_table
+    with terminal.warnings_on_stderr():
+        mix = None if population is None else parse_population(population)
+        frame = read_table(data, encoding=encoding)
+        report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
+    errors = [finding.message for finding in report.findings if finding.level == "error"]
+    following = [] if errors else next_arguments(report, data, target, positive, group, population)
+    if json:
+        content = report.to_dict() | {"findings": terminal.findings_json(report.findings)}
+        terminal.print_json(content | {"next": terminal.command_line(*following) if following else None})
+    else:
+        _print_report(report, data, target)
+        if following:
+            _print_next(report, following, population)
+    if errors:
+        leave(" ".join(errors), 2)
 
 
 def next_arguments(

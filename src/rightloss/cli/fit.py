@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import plain_errors, quiet_exit, require
+from .errors import quiet_exit, require
 from .population import parse_population, population_text, population_words
 from .progress import progress
 from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, population_option
@@ -89,24 +89,23 @@ def fit(
       rightloss fit data.csv --target cancer --positive yes \\
         --unlabelled screening.csv --population unknown --out model
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..tabular import check_destination, fit_table, read_table
-            from ..tabular.report import report_page
-        require("jinja2", "safetensors", "rich")
-        if not out.name.strip():  # such as an unset shell variable
-            raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
-        check_destination(out, overwrite=overwrite)
-        unknown = population is not None and population.strip().casefold() == "unknown"
-        mix: Any = "unknown" if unknown else None if population is None else parse_population(population)
-        with terminal.warnings_on_stderr(), progress("steps") as show:
-            show(0, 1, "reading the table")
-            frame = read_table(data, encoding=encoding)
-            others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
-            options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
-            model = fit_table(frame, target=target, positive=positive, unlabelled=others, progress=show, **options)
-            model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
-        _print_model(model, out, population is None, json)
+    with quiet_exit():
+        from ..tabular import check_destination, fit_table, read_table
+        from ..tabular.report import report_page
+    require("jinja2", "safetensors", "rich")
+    if not out.name.strip():  # such as an unset shell variable
+        raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
+    check_destination(out, overwrite=overwrite)
+    unknown = population is not None and population.strip().casefold() == "unknown"
+    mix: Any = "unknown" if unknown else None if population is None else parse_population(population)
+    with terminal.warnings_on_stderr(), progress("steps") as show:
+        show(0, 1, "reading the table")
+        frame = read_table(data, encoding=encoding)
+        others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
+        options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
+        model = fit_table(frame, target=target, positive=positive, unlabelled=others, progress=show, **options)
+        model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
+    _print_model(model, out, population is None, json)
 
 
 def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import plain_errors, quiet_exit
+from .errors import quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import population_text
 from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder
@@ -65,29 +65,28 @@ def prevalence(
     The estimate for a script:
       rightloss prevalence model clinic.parquet --json
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..shift import estimate_prevalence
-            from ..tabular import load_model
-        with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
-            fitted = load_model(model)
-            if fitted.family is None:
-                raise ValueError(
-                    f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
-                    "better was found: fit one with more rows or other columns."
-                )
-            rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
-            options: dict[str, Any] = {"method": method, "calibration": calibration}
-            estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
-            test = _test(rows, labels)
-        following = _next_arguments(estimate, fitted, model, data)
-        if json:
-            content = {name: getattr(estimate, name) for name in ("population", "low", "high", "level", "rows")}
-            content = {"classes": fitted.classes_} | content | {"label_shift_test": vars(test), "learnt": _learnt(fitted)}
-            terminal.print_json(content | {"next": terminal.command_line(*following)})
-        else:
-            _print_estimate(estimate, test, fitted, data)
-            terminal.print_next(*following)
+    with quiet_exit():
+        from ..shift import estimate_prevalence
+        from ..tabular import load_model
+    with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
+        fitted = load_model(model)
+        if fitted.family is None:
+            raise ValueError(
+                f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
+                "better was found: fit one with more rows or other columns."
+            )
+        rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
+        options: dict[str, Any] = {"method": method, "calibration": calibration}
+        estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
+        test = _test(rows, labels)
+    following = _next_arguments(estimate, fitted, model, data)
+    if json:
+        content = {name: getattr(estimate, name) for name in ("population", "low", "high", "level", "rows")}
+        content = {"classes": fitted.classes_} | content | {"label_shift_test": vars(test), "learnt": _learnt(fitted)}
+        terminal.print_json(content | {"next": terminal.command_line(*following)})
+    else:
+        _print_estimate(estimate, test, fitted, data)
+        terminal.print_next(*following)
 
 
 def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:

@@ -14,7 +14,7 @@ import typer
 from ..atomic_files import write_whole
 from ..study.config import StudyConfig
 from ..study.results import StudyResults, data_path, read_config, read_study, write_config
-from .errors import plain_errors, require
+from .errors import require
 
 if TYPE_CHECKING:
     from ..study.summary import Summary
@@ -35,21 +35,20 @@ def report(
     ] = None,
 ) -> None:
     """Write the tables and the report of a study again from its results, even if the study is not finished."""
-    with plain_errors():
-        from ..study.execute import check_folder
-        from ..study.one_file import read_one_file, write_one_file
+    from ..study.execute import check_folder
+    from ..study.one_file import read_one_file, write_one_file
 
-        require("rich", "matplotlib")
-        if folder.is_file() and out is None:
-            raise ValueError(f"Expected a folder for the pages of {folder}, but got none: add --out DIR.")
-        out = folder if out is None else out
-        check_folder(out, PAGES_SIZE)
-        results = read_one_file(folder) if folder.is_file() else read_study(folder)
-        if out != folder:
-            _claim(out, results.config)
-        if keep is not None:
-            write_one_file(results, keep)
-        show_pages(make_pages(results, out), out)
+    require("rich", "matplotlib")
+    if folder.is_file() and out is None:
+        raise ValueError(f"Expected a folder for the pages of {folder}, but got none: add --out DIR.")
+    out = folder if out is None else out
+    check_folder(out, PAGES_SIZE)
+    results = read_one_file(folder) if folder.is_file() else read_study(folder)
+    if out != folder:
+        _claim(out, results.config)
+    if keep is not None:
+        write_one_file(results, keep)
+    show_pages(make_pages(results, out), out)
 
 
 def _claim(out: Path, config: StudyConfig) -> None:

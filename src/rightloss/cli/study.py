@@ -19,7 +19,7 @@ from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Trai
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work
 from ..study.engines.processes import processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
-from .errors import plain_errors, require
+from .errors import require
 from .progress import progress
 
 TOY = "toy"
@@ -102,17 +102,16 @@ def study(
     """
     machine = {"engine": engine, "workers": workers, "address": address, "accelerator": accelerator, "devices": devices}
     options = {name: value for name, value in {**grid, **machine}.items() if value is not None and value != []}
-    with plain_errors():
-        if not (dry_run if out is None else out.strip()):  # blank: an unset shell variable, not this folder
-            raise ValueError("Expected a folder for the results, but got none: --out results, say.")
-        folder = None if out is None else Path(out)
-        if preset not in NAMES:
-            raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
-        require("rich", "matplotlib", "threadpoolctl", "pandas", "pebble")
-        if preset == TOY:
-            _run_toy(folder, options, dry_run, verbose)
-        else:
-            _run_study(configured(preset, options), folder, options, dry_run, verbose)
+    if not (dry_run if out is None else out.strip()):  # blank: an unset shell variable, not this folder
+        raise ValueError("Expected a folder for the results, but got none: --out results, say.")
+    folder = None if out is None else Path(out)
+    if preset not in NAMES:
+        raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
+    require("rich", "matplotlib", "threadpoolctl", "pandas", "pebble")
+    if preset == TOY:
+        _run_toy(folder, options, dry_run, verbose)
+    else:
+        _run_study(configured(preset, options), folder, options, dry_run, verbose)
 
 
 def _grid_parameters() -> Iterator[inspect.Parameter]:
