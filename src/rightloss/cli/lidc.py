@@ -27,10 +27,6 @@ def prepare(
     workers: Annotated[int | None, typer.Option(help="Processes; by default one per processor, at most 8.")] = None,
 ) -> None:
     """Cut every nodule from CT, 64³ voxels at 1 mm, and write them to one file."""
-    _prepare(dicom, out, workers)
-
-
-def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
     if not out.name:
         raise ValueError(f"Expected a file to write, but got the folder {out}: nodules.npz, say.")
     with progress("series") as show:

@@ -29,6 +29,14 @@ ENGINES = ("in-process", "ray")
 _RETRIES = 3
 
 
+def check_engine(name: str, address: str | None, engines: Collection[str] = ENGINES) -> None:
+    """Raise ValueError for an unknown engine, or for an address that it does not use."""
+    if name not in engines:
+        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(engines)}.")
+    if address is not None and name != "ray":
+        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+
+
 @contextmanager
 def engine_of(name: str, address: str | None) -> Iterator[Each]:
     """Yield `map`, or a function like it that works on Ray; there, a function that yields gives a list.
@@ -36,10 +44,7 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
     Raises:
         ValueError: if the engine is unknown, or there is no cluster at the address.
     """
-    if name not in ENGINES:
-        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(ENGINES)}.")
-    if address is not None and name != "ray":
-        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+    check_engine(name, address)
     if name != "ray":
         yield map
         return
