@@ -319,20 +319,16 @@ def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableM
 
 def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
     """Return the given population, None if it is to be learned; raise a ValueError if it does not fit the unlabelled rows."""
-    if is_unknown(population):
-        if unlabelled is None:
-            raise ValueError(
-                "Expected unlabelled rows from which an unknown population is learnt, but got none: give them, or the "
-                "population."
-            )
-        return None
+    if is_unknown(population) and unlabelled is None:
+        raise ValueError(
+            "Expected unlabelled rows from which an unknown population is learnt, but got none: give them, or the population."
+        )
     if population is None and unlabelled is not None:
         raise ValueError(
             "Expected a population with unlabelled rows, but got none: where the labelled rows are in the population's mix, "
             "unlabelled ones add nothing; give how frequent the classes are, or 'unknown' to learn it."
         )
-    assert not isinstance(population, str)
-    return population
+    return None if isinstance(population, str) else population
 
 
 def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
