@@ -14,7 +14,7 @@ from .errors import quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_words
 from .predict import check_threshold
-from .predictions_file import NUMBER, as_predicted, open_predictions, probability_columns
+from .predictions_file import as_predicted, open_predictions, probability_columns
 from .table_options import Address, Encoding, Engine, Group, Json, OptionalTarget, Population, Positive, Threshold, argument
 from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
 
@@ -112,6 +112,7 @@ def _from_model(
     folder: Path, data: Path, target: str | None, mix: Parsed | None, group: str | None, encoding: str | None, each: Each
 ) -> Labelled:
     from ..tabular import load_model
+    from ..tabular.labels import class_numbers
 
     model = load_model(folder)
     target = target or model.target
@@ -139,7 +140,7 @@ def _from_predictions(
     """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
 
-    from ..tabular.labels import Labels, matching_label, population_of
+    from ..tabular.labels import Labels, class_numbers, matching_label, population_of
 
     if (path / "model.json").is_file():
         raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
@@ -210,35 +211,6 @@ def _require(columns: Sequence[str], target: str, group: str | None) -> None:
     for name, what in ((target, "target"), (group, "group")):
         if name is not None and name not in columns:
             raise ValueError(f"Expected the {what} column {name!r}, but got {list(columns[:30])}: name it by --{what}.")
-
-
-def class_numbers(labels: pd.Series, classes: Sequence[Any]) -> np.ndarray:
-    """Return the class number of each row, −1 if it has no label; raise ValueError for unknown labels."""
-    import numpy as np
-    import pandas as pd
-
-    from ..tabular.columns import text_of
-
-    place = {text_of(label): number for number, label in enumerate(classes)}
-    numbers, names = pd.factorize(labels.astype(object))
-    found = [_class_number(text_of(label), place) for label in names]
-    unknown = sorted(text_of(label) for label, number in zip(names, found, strict=True) if number is None)
-    if unknown:
-        raise ValueError(
-            f"Expected the classes {list(place)} in column {labels.name!r}, but got {unknown[:5]}: leave those rows out."
-        )
-    return np.array([*found, -1], dtype=np.int64)[numbers]
-
-
-def _class_number(text: str, place: dict[str, int]) -> int | None:
-    """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
-    from ..tabular.columns import text_of
-    from ..tabular.text_files import MISSING
-
-    number = text_of(float(text)) if NUMBER.fullmatch(text) and "," not in text else text  # "1.0" is the class 1
-    exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
-    alike = [each for label, each in place.items() if label.casefold() == text.casefold()]
-    return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
 def _groups(frame: pd.DataFrame, group: str | None) -> tuple[np.ndarray, Any] | None:

@@ -6,7 +6,7 @@ Stage: target column, `positive`, `population` → classes, a class number per r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import pandas as pd
 
 from ..prevalence import Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence, likely_positive
-from .columns import Label, plain_label
+from .columns import Label, plain_label, text_of
+from .text_files import MISSING, NUMBER
 
 MOST_CLASSES = 50
 
@@ -102,6 +103,27 @@ def population_of(population: Population | None, labels: Labels, sampling: np.nd
             f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
         )
     return class_prevalence(population, np.arange(len(labels.classes)), rho)
+
+
+def class_numbers(labels: pd.Series, classes: Sequence[Label]) -> np.ndarray:
+    """Return the class number of each row (n,), −1 if it has no label; raise a ValueError for unknown labels."""
+    place = {text_of(label): number for number, label in enumerate(classes)}
+    numbers, names = pd.factorize(labels.astype(object))
+    found = {text: _class_number(text, place) for text in map(text_of, names)}
+    unknown = sorted(text for text, number in found.items() if number is None)
+    if unknown:
+        raise ValueError(
+            f"Expected the classes {list(place)} in column {labels.name!r}, but got {unknown[:5]}: leave those rows out."
+        )
+    return np.array([*(found[text_of(name)] for name in names), -1], dtype=np.int64)[numbers]
+
+
+def _class_number(text: str, place: dict[str, int]) -> int | None:
+    """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
+    number = text_of(float(text)) if NUMBER.fullmatch(text.strip()) and "," not in text else text  # "1.0" is the class 1
+    exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
+    alike = [each for label, each in place.items() if label.casefold() == text.casefold()]
+    return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
 def matching_label(value: Any, classes: list[Label], name: str) -> Label:

@@ -20,7 +20,7 @@ from ..sklearn.population import Population
 from .columns import Label
 from .encode import ColumnSpec, check_columns
 from .findings import Finding, warn_of
-from .labels import Labels, labels_of, matching_label, population_of
+from .labels import Labels, class_numbers, population_of
 from .pipelines import Pipeline, by_fold
 
 if TYPE_CHECKING:
@@ -290,9 +290,7 @@ class TableModel:
                 f"Expected the target column {self.target!r}, but got {list(frame.columns[:30])}: predictions need no labels, "
                 "but figures do."
             )
-        found = labels_of(frame[self.target])
-        place = np.array([*(self.classes_.index(matching_label(x, self.classes_, "target")) for x in found.classes), -1])
-        return place[found.codes].astype(np.int64)
+        return class_numbers(frame[self.target], self.classes_)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None) -> None:
         """Save the model as a folder, atomically; see `rightloss.tabular.folder`.

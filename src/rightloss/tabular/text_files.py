@@ -31,7 +31,7 @@ _LINES = 50  # lines from which the delimiter is found
 _DELIMITERS = ",;\t|"
 # pandas' own list without "None", which is often the name of a category.
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _ANY_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?")
 Comma = Literal["decimal", "thousands"]
 _COMMAS: dict[Comma, re.Pattern[str]] = {
@@ -251,7 +251,7 @@ def _dialect_of(text: str, path: Path) -> tuple[str, list[str]]:
     names = next(iter(_first_rows(text, delimiter)), [])
     if not names:
         raise ValueError(f"Expected a table in {path.name}, but it is empty: the first line should name the columns.")
-    if all(_NUMBER.fullmatch(name.strip()) for name in names):
+    if all(NUMBER.fullmatch(name.strip()) for name in names):
         raise ValueError(
             f"Expected the names of the columns in the first line of {path.name}, but got the numbers {names[:5]}: "
             "add a line with names at the top."
