@@ -27,13 +27,12 @@ from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_post
 from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.ensemble import ensemble
 from rightloss.inference.map import map_estimate
-from rightloss.inference.marginals import CarriedMarginal
 from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest
 from rightloss.inference.sgmcmc.samplers import ChainOptions, Overdamped, Underdamped, sghmc, sgld
 from rightloss.inference.steps import in_mode
-from rightloss.inference.weight_sets import marginal_of_sets
+from rightloss.inference.weight_sets import CarriedMarginal, marginal_of_sets
 from rightloss.marginals import MinibatchEstimate
 
 SD = {"weight": 0.5, "bias": 4.0}

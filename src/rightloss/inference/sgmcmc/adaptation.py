@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ...marginals import MarginalState, MinibatchEstimate, RunningMarginal
 from ..distributions import Layout
-from ..marginals import CarriedMarginal
 from ..minibatches import Batch, Minibatches
 from ..target import LogPosterior
-from ..weight_sets import evaluate_many, marginal_of_sets
+from ..weight_sets import CarriedMarginal, evaluate_many, marginal_of_sets
 
 FIRST_SCALE = 1e-3  # initial s
 _REACH = 0.3  # step of finite differences, in units of s
