@@ -144,7 +144,7 @@ def test_a_large_table_is_compared_on_some_rows_and_fitted_to_all() -> None:
     # the weights keep the mix: predictions out of fold are right on average
     held = np.exp(model.held_out.log_probs[:, 1])
     mean = np.mean([0.98 * held[model.held_out.target == 0].mean() + 0.02 * held[model.held_out.target == 1].mean()])
-    assert mean == pytest.approx(0.02, abs=0.004)
+    assert mean == pytest.approx(0.02, abs=0.008)  # 0.08 without the weights
     assert any("1,000 of 4,000" in finding.message for finding in model.findings)
 
 

@@ -14,8 +14,6 @@ from .held_out import HeldOut
 from .model import fit_slopes, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
-# standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
-_SURE, _SOME = 2.0, 0.5
 _ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding
 
 
@@ -108,16 +106,17 @@ def choose_correction(tables: Mapping[str, np.ndarray], data: HeldOut, populatio
     def gain(name: str, over: str) -> tuple[float, float]:
         return expected_gain(own[name] - own[over], data, population)
 
-    few = data.counts.min() < FEW
     simple = [name for name in ("closed_form", "mean_matching") if name in tables]
-    start = clearly_best(tables, data, population, simple) if simple else "affine"
-    calibrated = max((name for name in ("affine", "beta") if name in tables), key=lambda name: gain(name, "population")[0])
-    better, error = gain(calibrated, start)
-    over, noise = gain(start, "population")
-    needed = over < -noise and better > 0 if few else over < _SURE * noise or better > -error
-    chosen = calibrated if needed else start
+    calibrated = "beta" if "beta" in tables else "affine"
+    if data.counts.min() < FEW and simple:
+        chosen = clearly_best(tables, data, population, simple)
+        over, noise = gain(chosen, "population")
+        if over < -noise and gain(calibrated, chosen)[0] > 0:
+            chosen = calibrated
+    else:
+        chosen = clearly_best(tables, data, population, [name for name in (calibrated, "mean_matching") if name in tables])
     over, noise = gain(chosen, "population")
-    return "flat" if over <= (-1 if few else _SOME) * noise + _ROUNDING else chosen
+    return "flat" if over <= _ROUNDING - noise else chosen
 
 
 def is_smoothed(table: np.ndarray, data: HeldOut, population: np.ndarray) -> bool:

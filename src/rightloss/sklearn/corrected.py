@@ -59,7 +59,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "affine" | one slope on the logits and an intercept per class | cv + 1 |
     | "beta" | a slope and an intercept per class; with two classes this is beta calibration | cv + 1 |
     | "mean_matching" | an intercept per class, so that the mean prediction over `X_unlabelled` is π; uses no labels | 1 |
-    | "auto" | the best of these, by the rule below | cv + 1 |
+    | "auto" | "beta", unless the rule below finds better | cv + 1 |
 
     "affine" and "beta" are `rightloss.calibration.fit_calibration` on out-of-fold predictions, with its shrinkage. They give
     predictions at the mix of the labels, which the closed form then moves to π. Weighting the rows to π instead would need a
@@ -69,18 +69,16 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of
     the paired difference, stratified by class.
 
-    1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
-    2. Use the one of "affine" and "beta" that scored higher, unless the start is better than it, and better than always
-       predicting π by two standard errors.
-    3. If the result is not better than always predicting π by half a standard error, use "flat": all logits times 0.01, which
-       predicts about π and keeps the order. A `PrevalenceWarning` says so.
+    1. Use "beta", or mean matching if there is `X_unlabelled` and that is better.
+    2. If always predicting π is better than the result, use "flat": all logits times 0.01, which predicts about π and keeps
+       the order. A `PrevalenceWarning` says so.
 
-    With fewer than 20 rows of a class calibration is the last resort: only "affine" is tried, and steps 2 and 3
-    apply only if always predicting π is better by a standard error. If a class has only one row, the closed form is used.
+    With fewer than 20 rows of a class calibration is the last resort: the closed form, or mean matching if that is better, is
+    used, unless always predicting π is better than it and "affine" scores higher. If a class has only one row, the closed form
+    is used.
 
-    So the closed form is kept if it is clearly best, and otherwise the probabilities are calibrated. Shrunken slopes cost
-    little if nothing was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209).
-    `comparison_` has the scores.
+    Of the rules compared by `benchmarks/auto_rules.py` this one is level with the best of all rivals most often among those
+    that are nowhere behind always predicting π. `comparison_` has the scores of all corrections.
 
     **Smoothing.** At a small π a few rows far out decide the log-likelihood. There linear models and networks extrapolate, and
     claim likelihood ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to
