@@ -412,10 +412,11 @@ def test_unlabelled_rows_are_compared_with_the_correction_of_the_model_that_woul
     matched = fit_mean(others.by_fold([sure]), prevalence)
     made, _ = corrected(CrossFit(sure, [sure] * 3, log_probs, 0.0), some, prevalence, matched)
     assert [each.method for each in made] == ["closed_form", "mean_matching", "affine", "beta", "none"]
+    compared = fitting._Comparison(some, prevalence, others, print)
     for candidate in made[:-1]:
-        correction = fitting._correction(candidate, some, prevalence, others.predictions(sure))
+        correction = compared.correction(candidate, others.predictions(sure))
         kept = dataclasses.replace(plain, columns=others.specs, fitted=sure, population=prevalence, correction=correction)
-        found = fitting._of_others(candidate, some, prevalence, others)
+        found = compared.of_others(candidate, others)
         np.testing.assert_allclose(found, kept.predict_log_proba(others.frame), rtol=1e-9, err_msg=candidate.name)
         if candidate.method == "mean_matching":
             np.testing.assert_allclose(np.exp(found).mean(0), [0.9, 0.1])

@@ -225,7 +225,8 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
     population = population_words(labelled.prevalence.population.tolist(), labelled.classes, positive)
     if json:
         shown = {name: {"value": e.value, "low": e.low, "high": e.high, "note": e.reason} for name, e in figures.items()}
-        content = {"population": labelled.prevalence.population, "classes": labelled.classes, "rows": found.num_examples}
+        content: dict[str, Any] = {"population": labelled.prevalence.population, "classes": labelled.classes}
+        content |= {"rows": found.num_examples}
         content |= {"level": found.level, "threshold": threshold, "figures": shown, "warnings": warned}
         return print_json(content)
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))

@@ -161,10 +161,10 @@ def fit_table(
     some = compared_rows(table, how.folds, how.seed, how.max_compare_rows)
     with_both = others is not None and models[0].family == "linear"
     step = _steps(how.progress, len(models) + 2 + (others is not None) + with_both)
-    compared = _compare(models, some, prevalence, others, step)
-    chosen, prevalence = compared.chosen, compared.prevalence
+    compared = _Comparison(some, prevalence, others, step)
+    chosen = compared.run(models)
     step("figures of the candidates")
-    comparison = comparison_table(compared.candidates, chosen, some, prevalence)
+    comparison = comparison_table(compared.candidates, chosen, some, compared.prevalence)
     step("fit to all rows")
     fitted = None if chosen.found is None else _refit(chosen.found.pipeline, table, how.seed)
     ratios, why = odds_ratios(table, found.classes) if isinstance(fitted, LinearPipeline) else (None, [])
@@ -176,127 +176,117 @@ def fit_table(
         group=group,
         classes_=found.classes,
         positive=found.positive,
-        population=prevalence,
+        population=compared.prevalence,
         columns=specs,
         comparison=comparison,
         held_out=HeldOutPredictions(chosen.log_probs, some.table.codes, some.table.groups, some.rows),
         fitted=fitted,
-        correction=None if fitted is None else _correction(chosen, some, prevalence, of_others),
+        correction=None if fitted is None else compared.correction(chosen, of_others),
         rows=len(frame),
         findings=[*report.findings, *odd, *findings],
         unlabelled=compared.brought,
-        folds=_fold_models(chosen, some, prevalence, others),
+        folds=compared.fold_models(chosen),
         odds_ratios=ratios,
     )
     step("done")
     return model if others is None else _with_mean_predictions(model, others)
 
 
-@dataclass(frozen=True, eq=False)
-class _Compared:
-    """All candidates, the chosen one, π, how unlabelled rows were used, and findings."""
+@dataclass
+class _Comparison:
+    """The comparison of candidates on some rows at π, which may be unknown at first, with unlabelled rows if there are some.
 
-    candidates: list[TableCandidate]
-    chosen: TableCandidate
+    It collects the candidates, findings, and how unlabelled rows were used.
+    """
+
+    some: ComparedRows
     prevalence: Prevalence
-    brought: UnlabelledReport | None = None
+    others: UnlabelledTable | None
+    step: Step
+    candidates: list[TableCandidate] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    brought: UnlabelledReport | None = None
 
+    def run(self, models: Sequence[Pipeline]) -> TableCandidate:
+        """Cross-fit the pipelines, and choose one and its correction."""
+        crossed, some, others = [self._crossed(each) for each in models], self.some, self.others
+        if others is not None:
+            self.step("test of the unlabelled rows")
+            p_value, self.findings = shift_findings(some.table, others, self.prevalence)
+            self.brought = UnlabelledReport(others.rows, len(others.frame), p_value, warned=bool(self.findings))
+            if self.prevalence.is_unknown:
+                estimate = learn_population(crossed, some.table.codes, others)
+                limits = {"population_low": estimate.low.tolist(), "population_high": estimate.high.tolist()}
+                self.brought = replace(self.brought, **limits)
+                self.prevalence = estimate.prevalence(self.prevalence.sampling)
+        self.candidates, kept = [always_population(self.prevalence, len(some.rows))], []
+        for each in crossed:
+            used = others is not None and not self.findings  # with a mean prediction of π over the unlabelled rows
+            matched = fit_mean(others.by_fold(each.models), self.prevalence) if others is not None and used else None
+            made, best = corrected(each, some, self.prevalence, matched)
+            self.candidates += made
+            kept += [] if best is None else [best]
+        chosen = simplest(kept, some, self.prevalence.population) or self.candidates[0]
+        if others is None or models[0].family != "linear":
+            return chosen
+        return self._with_both_tables(chosen, models[0], others)
 
-def _compare(
-    models: Sequence[Pipeline], some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None, step: Step
-) -> _Compared:
-    """Cross-fit the pipelines, and choose one and its correction."""
-    crossed = [_crossed(each, some, step) for each in models]
-    if others is None:
-        return _choose(crossed, some, prevalence)
-    step("test of the unlabelled rows")
-    p_value, findings = shift_findings(some.table, others, prevalence)
-    brought = UnlabelledReport(others.rows, len(others.frame), p_value, warned=bool(findings))
-    if prevalence.is_unknown:
-        estimate = learn_population(crossed, some.table.codes, others)
-        brought = replace(brought, population_low=estimate.low.tolist(), population_high=estimate.high.tolist())
-        prevalence = estimate.prevalence(prevalence.sampling)
-    compared = _choose(crossed, some, prevalence, None if findings else others)
-    compared = replace(compared, brought=brought, findings=findings)
-    return _with_both_tables(compared, models[0], some, others, step) if models[0].family == "linear" else compared
-
-
-def _choose(
-    crossed: Sequence[CrossFit], some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None = None
-) -> _Compared:
-    """Return all candidates and the best; unlabelled rows, if given, have a mean prediction of π in one correction."""
-    candidates, kept = [always_population(prevalence, len(some.rows))], []
-    for each in crossed:
-        matched = None if others is None else fit_mean(others.by_fold(each.models), prevalence)
-        made, best = corrected(each, some, prevalence, matched)
-        candidates += made
-        kept += [] if best is None else [best]
-    return _Compared(candidates, simplest(kept, some, prevalence.population) or candidates[0], prevalence)
-
-
-def _with_both_tables(
-    compared: _Compared, linear: Pipeline, some: ComparedRows, others: UnlabelledTable, step: Step
-) -> _Compared:
-    """Add the linear model of both tables; keep it if the test did not warn, and it explains held-out rows of both best."""
-    assert compared.brought is not None
-    prevalence, chosen, brought = compared.prevalence, compared.chosen, compared.brought
-    pipeline = LinearWithUnlabelled(prevalence, others.encoded(linear), random_state=linear.random_state)
-    found = _crossed(pipeline, some, step, WITH_UNLABELLED)
-    learnt = replace(corrected(found, some, prevalence)[0][0], name=WITH_UNLABELLED)  # the closed form: its likelihood has π
-    plain = next(each for each in compared.candidates if each.name == "linear, closed form")
-    own = score({"learnt": learnt.log_probs, "plain": plain.log_probs}, some.held_out(plain.log_probs))
-    gain, error = expected_gain(own["learnt"] - own["plain"], some.held_out(plain.log_probs), prevalence.population)
-    brought = replace(brought, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
-    if not brought.warned:
-        codes, pi = some.table.codes, prevalence.population
+    def _with_both_tables(self, chosen: TableCandidate, linear: Pipeline, others: UnlabelledTable) -> TableCandidate:
+        """Add the linear model of both tables; keep it if the test did not warn, and it explains held-out rows of both best."""
+        assert self.brought is not None
+        some, prevalence, pi = self.some, self.prevalence, self.prevalence.population
+        pipeline = LinearWithUnlabelled(prevalence, others.encoded(linear), random_state=linear.random_state)
+        found = self._crossed(pipeline, WITH_UNLABELLED)
+        learnt = replace(
+            corrected(found, some, prevalence)[0][0], name=WITH_UNLABELLED
+        )  # the closed form: its likelihood has π
+        plain = next(each for each in self.candidates if each.name == "linear, closed form")
+        self.candidates.append(learnt)
+        data = some.held_out(plain.log_probs)
+        own = score({"learnt": learnt.log_probs, "plain": plain.log_probs}, data)
+        gain, error = expected_gain(own["learnt"] - own["plain"], data, pi)
+        self.brought = replace(self.brought, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
+        if self.brought.warned:
+            return chosen
+        codes = some.table.codes
         ours = [np.asarray(retarget(each, prevalence.sampling, pi)) for each in found.pipeline.held_out(some)]
-        theirs = chosen.log_probs, _of_others(chosen, some, prevalence, others)
-        better = stream_log_likelihood(ours[0], codes, ours[1], pi) - stream_log_likelihood(theirs[0], codes, theirs[1], pi)
-        chosen = learnt if better > 0 else chosen
-        brought = replace(brought, stream_gain=better, kept=chosen is learnt)
-    return replace(compared, candidates=[*compared.candidates, learnt], chosen=chosen, brought=brought)
+        better = stream_log_likelihood(ours[0], codes, ours[1], pi)
+        better -= stream_log_likelihood(chosen.log_probs, codes, self.of_others(chosen, others), pi)
+        self.brought = replace(self.brought, stream_gain=better, kept=better > 0)
+        return learnt if better > 0 else chosen
 
+    def _crossed(self, pipeline: Pipeline, name: str | None = None) -> CrossFit:
+        self.step(f"{name or pipeline.family}, {len(self.some.splits)} folds")
+        return cross_fit(pipeline, self.some)
 
-def _crossed(pipeline: Pipeline, some: ComparedRows, step: Step, name: str | None = None) -> CrossFit:
-    step(f"{name or pipeline.family}, {len(some.splits)} folds")
-    return cross_fit(pipeline, some)
+    def of_others(self, candidate: TableCandidate, others: UnlabelledTable) -> np.ndarray:
+        """Return a candidate's predictions of the unlabelled rows at π, from the models of the folds."""
+        if candidate.found is None:
+            return np.tile(np.log(self.prevalence.population), (len(others.frame), 1))
+        raw = others.by_fold(candidate.found.models)
+        made = self.correction(candidate, raw)
+        return np.asarray(retarget(made.apply(raw), made.sampling, self.prevalence))
 
+    def correction(self, candidate: TableCandidate, of_others: np.ndarray | None) -> Calibration:
+        """Return the correction of a candidate: by its out-of-fold predictions, or by those of the unlabelled rows."""
+        assert candidate.found is not None
+        if candidate.method == "mean_matching":
+            assert of_others is not None
+            return fit_mean(of_others, self.prevalence)
+        return correction_of(candidate.method, candidate.found.log_probs, self.some.table.codes, self.prevalence.sampling)
 
-def _of_others(candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable) -> np.ndarray:
-    """Return a candidate's predictions of the unlabelled rows at π, from the models of the folds."""
-    if candidate.found is None:
-        return np.tile(np.log(prevalence.population), (len(others.frame), 1))
-    raw = others.by_fold(candidate.found.models)
-    made = _correction(candidate, some, prevalence, raw)
-    return np.asarray(retarget(made.apply(raw), made.sampling, prevalence))
-
-
-def _correction(
-    candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, of_others: np.ndarray | None
-) -> Calibration:
-    """Return the correction of a candidate: by its out-of-fold predictions, or by its predictions of the unlabelled rows."""
-    assert candidate.found is not None
-    if candidate.method == "mean_matching":
-        assert of_others is not None
-        return fit_mean(of_others, prevalence)
-    return correction_of(candidate.method, candidate.found.log_probs, some.table.codes, prevalence.sampling)
-
-
-def _fold_models(
-    candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, others: UnlabelledTable | None
-) -> FoldModels | None:
-    """Return the models of the folds, each with the correction of its own rows."""
-    found, folds = candidate.found, some.folds
-    if found is None:
-        return None
-    if others is not None and candidate.method == "mean_matching":
-        made = [fit_mean(others.predictions(each), prevalence) for each in found.models]
-    elif isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
-        made = [_correction(candidate, some, prevalence, None)] * len(found.models)
-    else:
-        made = fold_corrections(candidate.method, found.log_probs, some.table.codes, folds, prevalence.sampling)
-    return FoldModels(found.models, found.log_probs, folds, made)
+    def fold_models(self, candidate: TableCandidate) -> FoldModels | None:
+        """Return the models of the folds, each with the correction of its own rows."""
+        found, folds, codes = candidate.found, self.some.folds, self.some.table.codes
+        if found is None:
+            return None
+        if self.others is not None and candidate.method == "mean_matching":
+            made = [fit_mean(self.others.predictions(each), self.prevalence) for each in found.models]
+        elif isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
+            made = [self.correction(candidate, None)] * len(found.models)
+        else:
+            made = fold_corrections(candidate.method, found.log_probs, codes, folds, self.prevalence.sampling)
+        return FoldModels(found.models, found.log_probs, folds, made)
 
 
 def _refit(pipeline: Pipeline, table: LabelledTable, seed: int) -> Pipeline:

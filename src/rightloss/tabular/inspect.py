@@ -151,7 +151,7 @@ def inspect_table(
     """
     findings, left_out = list(frame.attrs.get("findings", [])), list(leave_out)
     findings += _missing_names(frame, target, group, left_out)
-    roles: dict[str | None, Role] = dict.fromkeys(left_out, "left out") | {group: "group"} | {target: "target"}
+    roles: dict[str | None, Role] = {**dict.fromkeys(left_out, "left out"), group: "group", target: "target"}
     columns = [_column(frame[name], roles.get(name, "feature")) for name in frame.columns]
     row_hashes, same = _repeated(frame, [column.name for column in columns if column.role == "feature"])
     columns = [replace(c, role="left out", note=f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]

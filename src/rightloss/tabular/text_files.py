@@ -271,32 +271,6 @@ def _first_rows(text: str, delimiter: str) -> list[list[str]]:
     return rows
 
 
-class _CommaCells(NamedTuple):
-    """What is known of commas in the cells of a text column: cells, numbers among them, an example, and what commas may be."""
-
-    cells: int
-    numbers: int
-    example: str | None
-    fits: frozenset[Comma]
-
-    @classmethod
-    def of(cls, series: pd.Series) -> _CommaCells:
-        counts = series.value_counts()
-        cells = np.array([str(cell).strip() for cell in counts.index], dtype=object)
-        numbers = np.array([bool(_ANY_NUMBER.fullmatch(cell)) for cell in cells], dtype=bool)
-        example = next((cell for cell in cells[numbers] if "," in cell), None)
-        fits = {meaning for meaning, form in _COMMAS.items() if all(form.fullmatch(cell) for cell in cells[numbers])}
-        return cls(int(counts.sum()), int(counts.to_numpy()[numbers].sum()), example, frozenset(fits))
-
-    def __or__(self, other: _CommaCells) -> _CommaCells:
-        example = other.example if self.example is None else self.example
-        return _CommaCells(self.cells + other.cells, self.numbers + other.numbers, example, self.fits & other.fits)
-
-    @property
-    def are_in_numbers(self) -> bool:
-        return self.example is not None and self.numbers >= MOSTLY * self.cells and bool(self.fits)
-
-
 def _types_with_commas(parts: Sequence[TextPart], dtypes: dict[str, str], size: int | None) -> tuple[TextTypes, list[Finding]]:
     """Find decimal commas and thousands separators in columns of text; return the types, and findings about commas.
 
@@ -304,42 +278,51 @@ def _types_with_commas(parts: Sequence[TextPart], dtypes: dict[str, str], size: 
         ValueError: if neither the column nor the file says which of the two a comma is.
     """
     texts = [name for name, dtype in dtypes.items() if dtype == "str" and name not in parts[0].text]
-    columns = {name: found for name, found in _comma_cells(parts, texts, size).items() if found.are_in_numbers}
-    clear = {next(iter(found.fits)) for found in columns.values() if len(found.fits) == 1}
+    columns = _comma_columns(parts, texts, size)
+    clear = {next(iter(fits)) for _, fits in columns.values() if len(fits) == 1}
     if any(dtype == "float64" and any("0.5" in part.cells[name] for part in parts) for name, dtype in dtypes.items()):
         clear.add("thousands")  # there are decimal points
     likely = next(iter(clear)) if len(clear) == 1 else "decimal" if parts[0].delimiter == ";" and not clear else None
     findings, meanings = [], dict[str, Comma]()
     where = parts[0].path.name
-    for name, found in columns.items():
-        is_clear = len(found.fits) == 1
-        meaning, example = next(iter(found.fits)) if is_clear else likely, str(found.example)
+    for name, (example, fits) in columns.items():
+        meaning = next(iter(fits)) if len(fits) == 1 else likely
         two_ways = f"{example!r} may have a decimal comma or a thousands separator"
         remedy = "write numbers with a decimal point and without separators."
         if meaning is None:
             raise ValueError(f"Expected numbers in {where} that are clear, but column {name!r} is not: {two_ways}; {remedy}")
         read = _plain_number(example, meaning)
-        if not is_clear:
+        if len(fits) > 1:
             findings.append(Finding("warning", name, f"{two_ways}, and was read as {read}: if that is wrong, {remedy}"))
         elif meaning == "thousands":
             findings.append(Finding("note", name, f"{example!r} has a thousands separator, and was read as {read}."))
         meanings[name] = meaning
     decimal = [name for name, meaning in meanings.items() if meaning == "decimal"]
+    dtypes = dtypes | _dtypes_without_commas(parts, meanings, size)
     if decimal:
         words = f"numbers are written with a decimal comma, and were read so (columns {decimal[:5]})."
         findings.insert(0, Finding("note", None, words))
-    dtypes = dtypes | _dtypes_without_commas(parts, meanings, size)
-    if decimal:
         _check_points(parts, [name for name, dtype in dtypes.items() if dtype == "float64"], size)
     return TextTypes(dtypes, meanings), findings
 
 
-def _comma_cells(parts: Sequence[TextPart], columns: Sequence[str], size: int | None) -> dict[str, _CommaCells]:
-    found: dict[str, _CommaCells] = {}
+def _comma_columns(
+    parts: Sequence[TextPart], columns: Sequence[str], size: int | None
+) -> dict[str, tuple[str, frozenset[Comma]]]:
+    """Return the columns of numbers with commas: an example, and what the commas may be."""
+    cells, numbers, examples = Counter[str](), Counter[str](), dict[str, str]()
+    fits = {name: frozenset(_COMMAS) for name in columns}
     for frame in _as_text(parts, columns, size):
-        for name, cells in ((name, _CommaCells.of(frame[name])) for name in columns):
-            found[name] = found[name] | cells if name in found else cells
-    return found
+        for name in columns:
+            for cell, count in frame[name].value_counts().items():
+                cells[name] += count
+                if _ANY_NUMBER.fullmatch(text := str(cell).strip()):
+                    numbers[name] += count
+                    fits[name] = frozenset(meaning for meaning in fits[name] if _COMMAS[meaning].fullmatch(text))
+                    if "," in text:
+                        examples.setdefault(name, text)
+    mostly = [name for name in columns if numbers[name] >= MOSTLY * cells[name]]
+    return {name: (examples[name], fits[name]) for name in mostly if name in examples and fits[name]}
 
 
 def _dtypes_without_commas(parts: Sequence[TextPart], meanings: dict[str, Comma], size: int | None) -> dict[str, str]:
