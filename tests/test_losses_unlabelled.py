@@ -174,7 +174,7 @@ def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gra
     prevalence = classes(K)
     decay = 1 - max(20 * float(prevalence.population.min()) / 30, 1 / 33)
     for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
-        ours, without = loss(prevalence, unlabelled_evidence=3.0), loss(prevalence)
+        ours, without = loss(prevalence), loss(prevalence, unlabelled_evidence=0.0)
         average = torch.zeros(K, dtype=torch.float64)
         for step in range(4):
             z, y, z_u = batch(seed=step)
@@ -414,7 +414,7 @@ REFUSED = {
     "weighted": (_call(loss=rl.WeightedLoss(classes(K))), "use LogitAdjustedLoss"),
     "plain": (_call(loss=rl.LogLikelihoodLoss(classes(K))), "use LogitAdjustedLoss"),
     "a pool": (
-        _call(loss=rl.InformationGainLoss(classes(K), marginal=rl.PoolMarginal(nn.Identity(), []))),
+        _call(loss=rl.InformationGainLoss(classes(K, evidence=0.5), marginal=rl.PoolMarginal(nn.Identity(), []))),
         "use RunningMarginal()",
     ),
     "a weight below 0": (lambda: rl.InformationGainLoss(classes(K), unlabelled_weight=-1.0), "finite number ≥ 0"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.functional import check_unlabelled, usable
-from ..losses.streams import check_unlabelled_weight
+from ..losses.streams import PopulationRows, check_unlabelled_weight
 from ..marginals import AuxiliaryMarginal, PoolMarginal
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
@@ -78,7 +78,7 @@ def checked_rows(
     if rows is None:
         found = None if pool is None else _checked_pool(pool, criterion, model)
         if found is None or found[1] is not None:
-            usable(None, None, criterion.prevalence, None)  # raises the error if a class is never labelled
+            usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
         return found, None
     if pool is not None:
         raise ValueError(
@@ -125,7 +125,7 @@ def _checked_unlabelled(
     x = _inputs(unlabelled, model, "unlabelled")
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
-    found = usable(x, weight, criterion.prevalence, None)
+    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
     return None if found is None else UnlabelledRows(found, weight, None if size is None else min(size, len(found)))
 
 
