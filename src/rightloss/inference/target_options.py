@@ -126,7 +126,7 @@ def _checked_unlabelled(
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
     found = usable(PopulationRows(x, weight), criterion.prevalence, None)
-    return None if found is None else UnlabelledRows(found, weight, None if size is None else min(size, len(found)))
+    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
 
 
 def _check_minibatch_marginal(marginal: Any) -> None:
