@@ -59,7 +59,7 @@ from rightloss.inference.ep.sites import OutputTable
 from rightloss.inference.fisher import fisher_information, hessian, likelihood_terms
 from rightloss.inference.minibatches import Minibatches, UnlabelledRows
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, gradient_noise, heat
-from rightloss.inference.sgmcmc.sghmc import response
+from rightloss.inference.sgmcmc.samplers import Underdamped
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9
@@ -86,9 +86,8 @@ def streams_by_hand(
     labels[:n, :-1], labels[n:, -1] = votes, 1
     counts = np.concatenate([np.ones(n), np.full(m, lam * n / m)])
     mean = (counts * (labels @ np.append(r / rho, 1))) @ t / counts.sum()
-    found = np.append(rho, lam) if prevalence.evidence else counts @ labels / n
-    gain = counts @ np.sum(labels * np.log(t), 1) / n
-    return float(gain - (found - prevalence.evidence * np.append(r, lam)) @ np.log(mean))
+    gain = counts @ np.sum(labels * (np.log(t) - np.log(mean)), 1) / n
+    return float(gain + prevalence.evidence * np.append(r, lam) @ np.log(mean))
 
 
 def outputs_of(params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -276,10 +275,12 @@ class TestCurvature:
             return -(own.sum(0) * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
 
         found = fisher_information(terms, diagonal=False).matrix
-        if target.gains:  # c_k g_k g_kᵀ in the place of N_k g_k g_kᵀ
+        if target.gains:  # what the evidence takes away from c_k g_k g_kᵀ comes back
+            setting = target.terms(own)
+            total = NUM_DATA * (1 + target.unlabelled_mass)
             slopes = fisher_information(terms, diagonal=False).marginal
             assert slopes is not None
-            found = found - slopes.T @ ((own.sum(0) - terms.counts)[:, None] * slopes)
+            found = found - total * setting.evidence * slopes.T @ (setting.reference[:, None] * slopes)
         torch.testing.assert_close(found, plain_hessian(expected, vector))
         assert float(torch.linalg.eigvalsh(fisher_information(terms, diagonal=False).matrix).min()) > -1e-8
 
@@ -586,7 +587,7 @@ class TestMinibatches:
             each.append(torch.cat([slope.flatten() for slope in slopes]))
         torch.testing.assert_close(found[1], torch.stack(each).var(0, correction=0) / 60, rtol=0.15, atol=0)
         assert float(found[0].min()) > 0
-        answer = response(1.0, 0.3)
+        answer = Underdamped(1.0).response(0.3)
         parts = heat(found[0], answer, 3.0) + heat(found[1], answer, 4.0)
         torch.testing.assert_close(heat(found, answer, (3.0, 4.0)), parts)
 
