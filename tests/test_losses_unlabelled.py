@@ -459,7 +459,7 @@ REFUSED = {
         lambda: rl.retarget(torch.zeros(2, 2).log_softmax(1), 0.5, rl.Prevalence.unknown(2)),
         "Expected a known prevalence",
     ),
-    "π unknown, one class": (lambda: rl.Prevalence.unknown(1), "from 2 up"),
+    "π unknown, one class": (lambda: rl.Prevalence.unknown(1), "count the classes"),
 }
 
 
