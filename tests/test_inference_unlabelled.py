@@ -86,8 +86,9 @@ def streams_by_hand(
     labels[:n, :-1], labels[n:, -1] = votes, 1
     counts = np.concatenate([np.ones(n), np.full(m, lam * n / m)])
     mean = (counts * (labels @ np.append(r / rho, 1))) @ t / counts.sum()
-    gain = counts @ np.sum(labels * (np.log(t) - np.log(mean)), 1) / n
-    return float(gain + prevalence.evidence * np.append(r, lam) @ np.log(mean))
+    found = np.append(rho, lam) if prevalence.evidence else counts @ labels / n
+    gain = counts @ np.sum(labels * np.log(t), 1) / n
+    return float(gain - (found - prevalence.evidence * np.append(r, lam)) @ np.log(mean))
 
 
 def outputs_of(params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -262,7 +263,7 @@ class TestCurvature:
         target, data, layout, vector = curved(options)
         terms = likelihood_terms(target, layout.unflatten, vector, data)
         own = torch.cat([part.own for part in terms.parts])
-        x = [part.x for part in terms.parts]
+        x, number = [part.x for part in terms.parts], torch.maximum(own.sum(0), terms.counts)
 
         def expected(at: Tensor) -> Tensor:
             t = torch.cat([terms.table(at, each) for each in x])
@@ -272,15 +273,13 @@ class TestCurvature:
             votes = own / own.sum(1, keepdim=True).clamp_min(1e-300)
             weights = own.sum(1) * (votes @ (setting.reference / setting.sampling))
             log_given = torch.log_softmax(t + weights.log()[:, None], 0)
-            return -(own.sum(0) * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
+            return -(number * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
 
         found = fisher_information(terms, diagonal=False).matrix
-        if target.gains:  # what the evidence takes away from c_k g_k g_kᵀ comes back
-            setting = target.terms(own)
-            total = NUM_DATA * (1 + target.unlabelled_mass)
+        if target.gains:  # c_k g_k g_kᵀ in the place of N_k g_k g_kᵀ
             slopes = fisher_information(terms, diagonal=False).marginal
             assert slopes is not None
-            found = found - total * setting.evidence * slopes.T @ (setting.reference[:, None] * slopes)
+            found = found - slopes.T @ ((number - terms.counts)[:, None] * slopes)
         torch.testing.assert_close(found, plain_hessian(expected, vector))
         assert float(torch.linalg.eigvalsh(fisher_information(terms, diagonal=False).matrix).min()) > -1e-8
 

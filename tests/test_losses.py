@@ -653,3 +653,46 @@ def test_a_validation_batch_without_gradients_changes_nothing(make: Any, unlabel
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
     expected = criterion.eval()(z_valid, y_valid, **rows)
     torch.testing.assert_close(torch.stack(losses), expected.expand(100), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("kappa", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("loss", [rl.InformationGainLoss, rl.WeightedLoss, rl.LogitAdjustedLoss, rl.LogLikelihoodLoss])
+def test_a_sample_weight_is_the_row_as_many_times(loss: Any, kappa: float, dense: bool, reduction: str) -> None:
+    prevalence, shape = rl.Prevalence(mix(3, 1), mix(3, 2), kappa), (2, 3) if dense else ()
+    z, y = torch.randn(7, 3, *shape, dtype=torch.float64, requires_grad=True), torch.randint(3, (7, *shape))
+    counts = torch.tensor([1, 2, 0, 3, 1, 0, 2])
+    options = {"marginal": rl.BatchMarginal()} if loss is rl.InformationGainLoss else {}
+    criterion = loss(prevalence, reduction=reduction, **options)
+    weighted = criterion(z, y, sample_weight=counts.double())
+    repeated = criterion(z.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0))
+    torch.testing.assert_close(weighted, repeated, rtol=1e-12, atol=1e-12)
+    each, others = (torch.autograd.grad(value, z)[0] for value in (weighted, repeated))
+    torch.testing.assert_close(each, others, rtol=1e-12, atol=1e-12)
+    if dense:
+        cells = counts[:, None, None].expand_as(y).double()
+        torch.testing.assert_close(criterion(z, y, sample_weight=cells), repeated, rtol=1e-12, atol=1e-12)
+
+
+def test_sample_weights_of_soft_labels_findings_and_unlabelled_rows_are_rows_as_many_times() -> None:
+    counts, z, z_u = torch.tensor([2, 0, 1, 3]), torch.randn(4, 3), torch.randn(5, 3)
+    times, votes = counts.double(), torch.softmax(torch.randn(4, 3), 1)
+    soft = rl.InformationGainLoss(rl.Prevalence(mix(3, 1), mix(3, 2), 0.4), marginal=rl.BatchMarginal())
+    again = z.repeat_interleave(counts, 0)
+    torch.testing.assert_close(soft(z, votes, sample_weight=times), soft(again, votes.repeat_interleave(counts, 0)))
+    y = torch.tensor([0, 1, 2, 1])
+    found = soft(z, y, unlabelled=z_u, sample_weight=times)
+    torch.testing.assert_close(found, soft(again, y.repeat_interleave(counts, 0), unlabelled=z_u))
+    several = rl.InformationGainLoss(rl.Prevalence.multilabel([0.3, 0.1, 0.01], [0.5, 0.5, 0.5]))
+    read = torch.tensor([[1.0, 0, 1], [1, 1, 0], [0, torch.nan, 1], [1, 0, 0]])
+    torch.testing.assert_close(several(z, read, sample_weight=times), several(again, read.repeat_interleave(counts, 0)))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(torch.ones(3), "one for each example"), (-torch.ones(4), "≥ 0"), (torch.zeros(4), "above 0"), ([1.0] * 4, "list")],
+)
+def test_bad_sample_weights_are_refused(weight: Any, message: str) -> None:
+    with unchecked_types(), pytest.raises(ValueError, match=message):
+        rl.InformationGainLoss(rl.Prevalence.binary(0.1))(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), sample_weight=weight)

@@ -13,7 +13,7 @@ from members import each_kind, generator, population, random_outputs, unchecked_
 from torch import Tensor, nn
 
 import rightloss as rl
-from rightloss.losses import fused
+from rightloss.losses import PopulationRows, fused
 from rightloss.tensors import tensor_of
 
 K = 3
@@ -174,7 +174,7 @@ def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gra
     prevalence = classes(K)
     decay = 1 - max(20 * float(prevalence.population.min()) / 30, 1 / 33)
     for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
-        ours, without = loss(prevalence, unlabelled_evidence=3.0), loss(prevalence)
+        ours, without = loss(prevalence), loss(prevalence, unlabelled_evidence=0.0)
         average = torch.zeros(K, dtype=torch.float64)
         for step in range(4):
             z, y, z_u = batch(seed=step)
@@ -392,6 +392,36 @@ def test_a_state_saved_without_unlabelled_rows_loads_and_one_saved_with_them_too
     assert torch.equal(fresh.eval()(z, y, unlabelled=z_u[:7]), streams.eval()(z, y, unlabelled=z_u[:7]))
 
 
+def test_a_state_saved_by_an_earlier_version_loads() -> None:
+    """Its mean prediction over the unlabelled rows was called `evidence_marginal`, if π was known."""
+    average, streams = torch.log(torch.tensor([0.2, 0.3, 0.5])), torch.log(torch.tensor([0.1, 0.2, 0.2, 0.5]))
+    state = {
+        "marginal.log_average": average,
+        "marginal.steps": torch.tensor(4),
+        "evidence_marginal.log_average": average,
+        "evidence_marginal.steps": torch.tensor(3),
+        "stream_marginal.log_average": streams,
+        "stream_marginal.steps": torch.tensor(2),
+    }
+    loss = rl.InformationGainLoss(classes(3, evidence=0.5))
+    loss.load_state_dict(state)
+    assert loss.population_marginal is not None
+    assert int(loss.population_marginal.steps) == 3
+    torch.testing.assert_close(loss.population_marginal.log_average, average)
+    assert isinstance(loss.stream_marginal, rl.RunningMarginal)
+    torch.testing.assert_close(loss.stream_marginal.log_average, streams)
+    assert "evidence_marginal.steps" in state
+
+
+def test_population_rows_are_the_keyword_arguments_as_one_object() -> None:
+    z, y, z_u = batch()
+    for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
+        options = {"unlabelled_weight": 0.7, "unlabelled_evidence": 2.0}
+        expected = loss(classes(K), **options)(z, y, unlabelled=z_u)
+        rows = PopulationRows(z_u, weight=0.7, evidence=2.0)
+        assert torch.equal(loss(classes(K))(z, y, unlabelled=rows), expected)
+
+
 def _call(**options: Any) -> Callable[[], Any]:
     z, y, z_u = batch()
     given = {"unlabelled": z_u, **options}
@@ -414,7 +444,7 @@ REFUSED = {
     "weighted": (_call(loss=rl.WeightedLoss(classes(K))), "use LogitAdjustedLoss"),
     "plain": (_call(loss=rl.LogLikelihoodLoss(classes(K))), "use LogitAdjustedLoss"),
     "a pool": (
-        _call(loss=rl.InformationGainLoss(classes(K), marginal=rl.PoolMarginal(nn.Identity(), []))),
+        _call(loss=rl.InformationGainLoss(classes(K, evidence=0.5), marginal=rl.PoolMarginal(nn.Identity(), []))),
         "use RunningMarginal()",
     ),
     "a weight below 0": (lambda: rl.InformationGainLoss(classes(K), unlabelled_weight=-1.0), "finite number ≥ 0"),
@@ -429,7 +459,7 @@ REFUSED = {
         lambda: rl.retarget(torch.zeros(2, 2).log_softmax(1), 0.5, rl.Prevalence.unknown(2)),
         "Expected a known prevalence",
     ),
-    "π unknown, one class": (lambda: rl.Prevalence.unknown(1), "from 2 up"),
+    "π unknown, one class": (lambda: rl.Prevalence.unknown(1), "count the classes"),
 }
 
 

@@ -180,7 +180,7 @@ class TestLoss:
         weights = torch.randn(3, 2, dtype=torch.float64, generator=generator(1), requires_grad=True)
         sampler = SemiSupervisedBatchSampler(labels, 60, prevalence, 10, 15, generator=generator())
         dataset = SemiSupervisedDataset(TensorDataset(x[:40], torch.tensor(labels)), TensorDataset(x[40:]))
-        criterion, losses = LogitAdjustedLoss(sampler.prevalence), []
+        criterion, losses = LogitAdjustedLoss(sampler.prevalence, unlabelled_evidence=0.0), []
         for inputs, y in DataLoader(dataset, batch_sampler=sampler):
             labelled, target, unlabelled = split_unlabelled(inputs @ weights, y)
             losses.append(criterion(labelled, target, unlabelled=unlabelled))

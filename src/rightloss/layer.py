@@ -169,9 +169,7 @@ class PrevalenceLayer(nn.Module):
         layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
         saved, own = facts["likelihood"], layer._facts()["likelihood"]
         if saved != own:
-            raise ValueError(
-                f"Expected the likelihood of the saved layer, {saved}, but got {own}: pass `likelihood=…`."
-            )
+            raise ValueError(f"Expected the likelihood of the saved layer, {saved}, but got {own}: pass `likelihood=…`.")
         check_fit(tensors, layer.state_dict())
         layer.load_state_dict(tensors)
         return layer

@@ -23,7 +23,7 @@ from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, 
 from ..losses.batch import LabelledBatch, Labels, class_batch, full_precision
 from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of, usable
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
-from ..losses.streams import check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
+from ..losses.streams import PopulationRows, check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
@@ -614,7 +614,7 @@ def _checked_rows(
     if rows is None:
         found = None if pool is None else _checked_pool(pool, criterion, model)
         if found is None or found[1] is not None:
-            usable(None, None, criterion.prevalence, None)  # raises the error if a class is never labelled
+            usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
         return found, None
     if pool is not None:
         raise ValueError(
@@ -661,8 +661,8 @@ def _checked_unlabelled(
     x = _inputs(unlabelled, model, "unlabelled")
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
-    found = usable(x, weight, criterion.prevalence, None)
-    return None if found is None else UnlabelledRows(found, weight, None if size is None else min(size, len(found)))
+    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
+    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
 
 
 def _check_minibatch_marginal(marginal: Any) -> None:

@@ -11,3 +11,4 @@ from .modules import InformationGainLoss as InformationGainLoss
 from .modules import LogitAdjustedLoss as LogitAdjustedLoss
 from .modules import LogLikelihoodLoss as LogLikelihoodLoss
 from .modules import WeightedLoss as WeightedLoss
+from .streams import PopulationRows as PopulationRows

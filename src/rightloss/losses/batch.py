@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
@@ -172,6 +172,18 @@ class Labels:
         count = self.rows // sets if valid is None else valid.sum(-1)
         return Labels(split(self.index), split(self.votes), valid, self.size, count, self.filler)
 
+    def times(self, weights: Tensor | None) -> Labels:
+        """Return the labels of rows that count `weights` times `(n,)`: those of 0 are ignored."""
+        if weights is None:
+            return self
+        valid = weights > 0 if self.valid is None else self.valid & (weights > 0)
+        count = torch.where(valid, weights, 0.0).sum()
+        if cannot_be_read(count):
+            return replace(self, valid=valid, count=count, multiples=weights)
+        if float(count) == 0:
+            raise ValueError("Expected a label with a `sample_weight` above 0, but got none in this batch: skip it.")
+        return replace(self, valid=None if bool(valid.all()) else valid, count=float(count), multiples=weights)
+
 
 def wide(tensor: Tensor) -> Tensor:
     """Return `tensor` in float64, if the device supports it."""
@@ -179,7 +191,13 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def class_batch(
-    outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int | None, nonfinite: NonFinite
+    outputs: Tensor,
+    target: Tensor,
+    likelihood: Likelihood,
+    num_classes: int,
+    ignore_index: int | None,
+    nonfinite: NonFinite,
+    sample_weight: Tensor | None = None,
 ) -> LabelledBatch:
     """Return a batch for classes; labels are int `(n,)` or dense `(n, h, w, …)`, or soft `(n, k)` or `(n, k, h, w, …)`."""
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
@@ -204,6 +222,7 @@ def class_batch(
             f"but got {tuple(outputs.shape)}: match the last layer to the likelihood and the prevalence{remedy}."
         )
     shape = outputs.shape[:1] + outputs.shape[2:]
+    weights = None if sample_weight is None else row_weights(sample_weight, shape)
     if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
         votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
         labels = soft_labels(votes, full_precision(outputs))
@@ -215,7 +234,7 @@ def class_batch(
                 PrevalenceWarning,
                 stacklevel=2,
             )
-        return LabelledBatch(outputs, labels, None, shape, nonfinite)
+        return LabelledBatch(outputs, labels.times(weights), None, shape, nonfinite)
     if target.shape != shape:
         remedy = "do they come from one batch?"
         if target.shape == (*shape[:1], num_classes, *shape[1:]):
@@ -229,11 +248,31 @@ def class_batch(
             f"Expected a target of shape {tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft), "
             f"but got {target.dtype} of shape {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: {remedy}"
         )
-    return LabelledBatch(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
+    labels = hard_labels(target, num_classes, ignore_index).times(weights)
+    return LabelledBatch(outputs, labels, None, shape, nonfinite)
+
+
+def row_weights(sample_weight: Tensor, shape: torch.Size) -> Float[Tensor, " n"]:
+    """Return a checked weight for each row, from one for each example or, for dense maps, for each cell."""
+    if not isinstance(sample_weight, Tensor) or sample_weight.shape not in (shape[:1], shape):
+        found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
+        cells = f", or {tuple(shape)} for each cell" if len(shape) > 1 else ""
+        raise ValueError(f"Expected `sample_weight` of shape {tuple(shape[:1])}, one for each example{cells}, but got {found}.")
+    weights = wide(sample_weight.detach())
+    if not cannot_be_read(weights) and not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise ValueError(
+            "Expected `sample_weight` to be finite and ≥ 0, but some is not: 0 leaves a row out, 2 is a row twice."
+        )
+    return weights.view(-1, *[1] * (len(shape) - weights.ndim), *weights.shape[1:]).expand(shape).flatten()
 
 
 def finding_batch(
-    outputs: Tensor, target: Tensor, prevalence: MultilabelPrevalence, ignore_index: int | None, nonfinite: NonFinite
+    outputs: Tensor,
+    target: Tensor,
+    prevalence: MultilabelPrevalence,
+    ignore_index: int | None,
+    nonfinite: NonFinite,
+    sample_weight: Tensor | None = None,
 ) -> LabelledBatch:
     """Return a batch for several findings (multi-label): logits and targets of one shape, `(n, L)` or dense `(n, L, h, w, …)`.
 
@@ -250,6 +289,10 @@ def finding_batch(
     values = rows_of(target).detach()
     values = values if values.is_floating_point() else values.long()
     read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
+    multiple = None
+    if sample_weight is not None:
+        multiple = row_weights(sample_weight, outputs.shape[:1] + outputs.shape[2:])
+        read = read & (multiple > 0)[:, None]
     values, readable, like = wide(torch.where(read, values, 0)), not cannot_be_read(values), full_precision(outputs[:0])
     if readable:
         check_findings(values, "target")
@@ -259,12 +302,13 @@ def finding_batch(
     whole = readable and bool(((present == 0) | (present == 1)).all())
     index = present.long() if whole else None
     votes = None if whole else torch.where(valid[..., None], torch.stack([1 - present, present], -1), 0.0).to(like.dtype)
-    if prevalence.patterns is None and readable and bool(read.all()):
+    if prevalence.patterns is None and multiple is None and readable and bool(read.all()):
         count = torch.full((findings,), len(values), dtype=like.dtype)
         return LabelledBatch(outputs, Labels(index, votes, None, 2, count), None, outputs.shape, nonfinite)
     weights = torch.ones_like(present)
     if prevalence.patterns is not None:
         weights = prevalence.patterns.of_rows(torch.where(read, values, torch.nan)).T
+    weights = weights if multiple is None else weights * multiple
     unread = ~valid.any(1, keepdim=True)
     multiples = torch.where(unread, UNREAD, weights)
     examples = torch.where(valid, weights, 0.0).sum(1)

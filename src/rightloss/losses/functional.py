@@ -50,17 +50,7 @@ from .gain import (
     log_sum,
     realised_frequencies,
 )
-from .streams import (
-    Tables,
-    add_evidence,
-    check_unlabelled_evidence,
-    check_unlabelled_weight,
-    population_evidence,
-    stream_batch,
-    tables_of,
-    unlabelled_mass,
-    unreduced_shape,
-)
+from .streams import EVIDENCE, PopulationRows, Tables, stream_batch, tables_of, unreduced_shape, with_evidence
 
 
 def information_gain_loss(
@@ -77,9 +67,10 @@ def information_gain_loss(
     process_group: dist.ProcessGroup | None = None,
     training: bool = True,
     fused: bool = True,
-    unlabelled: Tensor | None = None,
+    unlabelled: Tensor | PopulationRows | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = 0.0,
+    unlabelled_evidence: float = EVIDENCE,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Return the negative information gain, `−(log p(y_n|x_n,w) − log p(y_n|w))`, the paper's Eq. (1).
 
@@ -103,11 +94,13 @@ def information_gain_loss(
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         training: False for no communication with other ranks.
         fused: False to compose the softmax path from torch operations; forward-mode derivatives need it.
-        unlabelled: logits of unlabelled rows from the population. They are one more stream in the mix r (see
-            rightloss.losses.streams for the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
-        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows; None for the ratio of their numbers.
-        unlabelled_evidence: ε, people counted by class per unlabelled row: adds `−ε λ κ Σ_k π_k log p(k|w)`, with p(k|w)
-            the mean prediction over the unlabelled rows. This keeps that mean at π.
+        unlabelled: logits of unlabelled rows from the population, or `PopulationRows`. They are one more stream in the mix r
+            (see rightloss.losses.streams for the likelihood); where r = π, they are the marginal. An unreduced loss has them
+            last.
+        unlabelled_weight: λ of `PopulationRows`.
+        unlabelled_evidence: ε of `PopulationRows`.
+        sample_weight: how many times each example counts, `(n,)`, or each cell of dense maps: 2 is the same as the row twice,
+            0 as if it were not there. Not in regression, where the labels are also the support.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -116,29 +109,21 @@ def information_gain_loss(
         >>> round(float(loss), 4)
         2.0969
     """
-    likelihood = likelihood_of(likelihood, prevalence)
-    marginal = marginal_of(marginal, prevalence)
+    likelihood, marginal = likelihood_of(likelihood, prevalence), marginal_of(marginal, prevalence)
     check_options(reduction, nonfinite, ignore_index)
-    weight, people = check_unlabelled_weight(unlabelled_weight), check_unlabelled_evidence(unlabelled_evidence)
+    rows = None if unlabelled is None else rows_given(unlabelled, unlabelled_weight, unlabelled_evidence)
     group = sharing_group(process_group, training)
-    batch, terms = batch_and_terms(logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group)
-    measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
-    others = usable(unlabelled, weight, prevalence, group)
-    if others is None:
-        if terms.cancels:
-            return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
-        marginal.prepare(likelihood.num_classes if likelihood.num_classes is not None else _num_classes(prevalence))
-        return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
-    tables = tables_of(batch, others, likelihood)
-    if terms.at_population:
-        marginal.prepare(len(terms.reference))
-        loss = population_gain_loss(batch, tables, terms, likelihood, marginal, measure, reduction, group)
-    else:
-        marginal.prepare(int((terms.sampling > 0).sum()) + 1)
-        joined, stream_terms = stream_batch(batch, tables, terms, weight, group)
-        loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
-        loss = loss.reshape(unreduced_shape(batch, others)) if reduction == "none" else loss
-    return with_evidence(loss, batch, tables, terms, prevalence, people, weight, BatchMarginal(), reduction, group)
+    options = likelihood, reference, ignore_index, nonfinite, group, sample_weight
+    batch, terms = batch_and_terms(logits, target, prevalence, *options)
+    rows = usable(rows, prevalence, group)
+    if rows is None:
+        if not terms.cancels:
+            marginal.prepare(likelihood.num_classes if likelihood.num_classes is not None else _num_classes(prevalence))
+        measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
+        return loss_of_batch(batch, terms, likelihood, reduction, group, marginal, measure, fused)
+    tables = tables_of(batch, rows, likelihood)
+    marginal.prepare(len(terms.reference) if terms.at_population else int((terms.sampling > 0).sum()) + 1)
+    return loss_with_rows(batch, tables, terms, likelihood, reduction, group, marginal, mean_of(prevalence), fused)
 
 
 def weighted_loss(
@@ -150,6 +135,7 @@ def weighted_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Return the importance-weighted loss, `−β_n log p(y_n|x_n,w)`, the paper's wLoss; soft: `−Σ_k v_nk β_k log p(k|x_n,w)`.
 
@@ -162,7 +148,9 @@ def weighted_loss(
         >>> round(float(rl.weighted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         0.2914
     """
-    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
+    batch, terms, likelihood = _checked(
+        logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight
+    )
     return cross_entropy(batch, likelihood, None, importance(terms), reduction)
 
 
@@ -175,9 +163,10 @@ def logit_adjusted_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
-    unlabelled: Tensor | None = None,
+    unlabelled: Tensor | PopulationRows | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = 0.0,
+    unlabelled_evidence: float = EVIDENCE,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Return the logit-adjusted cross-entropy, `−log p_ρ(y_n|x_n,w)` with `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`.
 
@@ -193,14 +182,15 @@ def logit_adjusted_loss(
         >>> round(float(rl.logit_adjusted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         2.0969
     """
-    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
-    weight, people = check_unlabelled_weight(unlabelled_weight), check_unlabelled_evidence(unlabelled_evidence)
-    others = usable(unlabelled, weight, prevalence, None)
-    if others is None:
-        return cross_entropy(batch, likelihood, terms.log_adjust, None, reduction)
-    tables = tables_of(batch, others, likelihood)
-    loss = stream_cross_entropy(batch, tables, terms, weight, reduction, others)
-    return with_evidence(loss, batch, tables, terms, prevalence, people, weight, BatchMarginal(), reduction, None)
+    batch, terms, likelihood = _checked(
+        logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight
+    )
+    rows = None if unlabelled is None else rows_given(unlabelled, unlabelled_weight, unlabelled_evidence)
+    rows = usable(rows, prevalence, None)
+    if rows is None:
+        return loss_of_batch(batch, terms, likelihood, reduction)
+    tables = tables_of(batch, rows, likelihood)
+    return loss_with_rows(batch, tables, terms, likelihood, reduction, mean=mean_of(prevalence))
 
 
 def log_likelihood_loss(
@@ -212,6 +202,7 @@ def log_likelihood_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Return plain cross-entropy, `−log p(y_n|x_n,w)`: right if ρ = π, or if predictions are corrected afterwards.
 
@@ -223,7 +214,7 @@ def log_likelihood_loss(
         >>> round(float(rl.log_likelihood_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         0.189
     """
-    batch, _, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
+    batch, _, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight)
     return cross_entropy(batch, likelihood, None, None, reduction)
 
 
@@ -236,16 +227,22 @@ def batch_and_terms(
     ignore_index: int | None,
     nonfinite: NonFinite,
     group: dist.ProcessGroup | None = None,
+    sample_weight: Tensor | None = None,
 ) -> tuple[LabelledBatch, PriorTerms]:
     """Return the checked batch, and the prior terms of its labels."""
     if isinstance(prevalence, ContinuousPrevalence):
+        if sample_weight is not None:
+            raise ValueError(
+                "Expected no `sample_weight` in regression, but got one: the labels are also the support of the marginal; "
+                "repeat rows instead."
+            )
         batch = regression_batch(logits, target, likelihood, nonfinite, group)
         assert batch.support is not None
         return batch, continuous_terms(prevalence, reference, batch.support)
     if isinstance(prevalence, MultilabelPrevalence):
-        batch = finding_batch(logits, target, prevalence, ignore_index, nonfinite)
+        batch = finding_batch(logits, target, prevalence, ignore_index, nonfinite, sample_weight)
         return batch, finding_terms(prevalence, reference, full_precision(batch.outputs[:0]))
-    batch = class_batch(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite)
+    batch = class_batch(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite, sample_weight)
     return batch, class_terms(prevalence, reference, full_precision(batch.outputs[:0]))
 
 
@@ -287,6 +284,64 @@ def measure_of(
     return partial(density_log_sum, support=batch.support, prevalence=prevalence, reference=reference, **options)
 
 
+def loss_of_batch(
+    batch: LabelledBatch,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None = None,
+    marginal: Marginal | None = None,
+    measure: Measure | None = None,
+    fused: bool = True,
+) -> Tensor:
+    """Return the negative gain of a checked batch; the cross-entropy at r if p(y|w) cancels, or without a marginal."""
+    if marginal is None or terms.cancels:
+        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
+    return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
+
+
+def loss_with_rows(
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None = None,
+    marginal: Marginal | None = None,
+    mean: MarginalState | None = None,
+    fused: bool = True,
+) -> Tensor:
+    """Return the loss of labelled and unlabelled rows.
+
+    Args:
+        batch: the labelled rows.
+        tables: all rows.
+        terms: of the classes.
+        likelihood: of the classes.
+        reduction: of the labelled rows, then the unlabelled ones.
+        group: the ranks that share the batch.
+        marginal: the estimator of q, of the streams, or of the classes where r = π; None for logit adjustment.
+        mean: the estimator of the mean prediction over the unlabelled rows, for the evidence; None if π is unknown.
+        fused: see `information_gain_loss`.
+    """
+    if terms.at_population and marginal is not None:
+        gain = gain_of_rows(
+            likelihood.table(batch.rows()),
+            batch.labels,
+            terms,
+            lambda log_m: log_m if log_m.is_meta else marginal.update(MinibatchEstimate(log_m, tables.number(group))),
+            group=group,
+            population=tables.population,
+        )
+        return batch.reduce(-gain, reduction, group)
+    joined, stream_terms = stream_batch(batch, tables, terms, tables.rows.weight, group)
+    loss = loss_of_batch(joined, stream_terms, Categorical(), reduction, group, marginal, None, fused)
+    loss = loss.reshape(unreduced_shape(batch, tables.rows.logits)) if reduction == "none" else loss
+    if mean is None:
+        return loss
+    return with_evidence(loss, batch, tables, terms, BatchMarginal() if in_transform() else mean, reduction, group)
+
+
 def gain_loss(
     batch: LabelledBatch,
     terms: PriorTerms,
@@ -297,10 +352,9 @@ def gain_loss(
     group: dist.ProcessGroup | None,
     fused: bool,
 ) -> Tensor:
-    """Return `information_gain_loss` of a checked batch; `measure` is the estimate's, see `MinibatchEstimate`."""
-    labels = batch.labels
+    """Return the negative gain of a checked batch; `measure` is the estimate's, see `MinibatchEstimate`."""
+    labels, readable = batch.labels, not cannot_be_read(batch.outputs)
     sampling = marginal.sampling_frequencies(terms.sampling, lambda: realised_frequencies(terms, labels, group))
-    readable = not cannot_be_read(batch.outputs)
 
     def log_q_of(log_m: Tensor) -> Tensor:
         if log_m.is_meta:  # shapes without values: nothing for a marginal to learn from
@@ -319,93 +373,35 @@ def gain_loss(
     return batch.reduce(-gain, reduction, group)
 
 
-def population_gain_loss(
-    batch: LabelledBatch,
-    tables: Tables,
-    terms: PriorTerms,
-    likelihood: Likelihood,
-    marginal: Marginal,
-    measure: Measure | None,
-    reduction: Reduction,
-    group: dist.ProcessGroup | None,
-) -> Tensor:
-    """Return the gain at r = π with the marginal (value and gradient) from the unlabelled rows, without weights."""
-    rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
-
-    def log_q_of(log_m: Tensor) -> Tensor:
-        return log_m if log_m.is_meta else marginal.update(MinibatchEstimate(log_m, rows, measure))
-
-    table = likelihood.table(batch.rows())
-    gain = gain_of_rows(table, batch.labels, terms, log_q_of, group=group, population=tables.population)
-    return batch.reduce(-gain, reduction, group)
+def rows_given(unlabelled: Tensor | PopulationRows, weight: float | None, evidence: float) -> PopulationRows:
+    """Return the unlabelled rows of a call as one object."""
+    return unlabelled if isinstance(unlabelled, PopulationRows) else PopulationRows(unlabelled, weight, evidence)
 
 
-def stream_cross_entropy(
-    batch: LabelledBatch,
-    tables: Tables,
-    terms: PriorTerms,
-    weight: float | None,
-    reduction: Reduction,
-    unlabelled: Tensor,
-) -> Tensor:
-    """Return `logit_adjusted_loss` with unlabelled rows."""
-    joined, stream_terms = stream_batch(batch, tables, terms, weight)
-    loss = cross_entropy(joined, Categorical(), stream_terms.log_adjust, None, reduction)
-    return loss.reshape(unreduced_shape(batch, unlabelled)) if reduction == "none" else loss
+def mean_of(prevalence: AnyPrevalence) -> MarginalState | None:
+    """Return the stateless estimator of the mean prediction over unlabelled rows; None if π is unknown."""
+    return None if isinstance(prevalence, Prevalence) and prevalence.is_unknown else BatchMarginal()
 
 
-def with_evidence(
-    loss: Tensor,
-    batch: LabelledBatch,
-    tables: Tables,
-    terms: PriorTerms,
-    prevalence: AnyPrevalence,
-    people: float,
-    weight: float | None,
-    marginal: MarginalState,
-    reduction: Reduction,
-    group: dist.ProcessGroup | None,
-) -> Tensor:
-    """Return the loss with unlabelled rows plus the term for the known π, with `people` counted per unlabelled row.
-
-    Where r = π, the gain already includes that term.
-    """
-    assert isinstance(prevalence, Prevalence)
-    if people * terms.evidence == 0 or prevalence.is_unknown or terms.at_population:
-        return loss
-    marginal = BatchMarginal() if in_transform() else marginal  # where no state can change
-    assert terms.population is not None
-    evidence = population_evidence(tables, terms.population, marginal, group)
-    each = people * terms.evidence * unlabelled_mass(batch, tables, weight, group)
-    return add_evidence(loss, batch, each * evidence, reduction)
-
-
-def usable(
-    unlabelled: Tensor | None,
-    weight: float | None,
-    prevalence: AnyPrevalence,
-    group: dist.ProcessGroup | None,
-) -> Tensor | None:
-    """Return the unlabelled outputs; None if there are none to use. Raise a ValueError if they are required."""
-    if unlabelled is not None and isinstance(prevalence, MultilabelPrevalence):
+def usable(rows: PopulationRows | None, prevalence: AnyPrevalence, group: dist.ProcessGroup | None) -> PopulationRows | None:
+    """Return the unlabelled rows; None if there are none to use. Raise a ValueError if they are required."""
+    if rows is not None and isinstance(prevalence, MultilabelPrevalence):
         raise ValueError(
             "Expected no `unlabelled` rows with a multi-label prevalence, but got some: use one loss for each finding, "
             "[InformationGainLoss(each, Bernoulli()) for each in prevalence], and pass each its column."
         )
-    if unlabelled is not None and not isinstance(prevalence, Prevalence):
+    if rows is not None and not isinstance(prevalence, Prevalence):
         raise ValueError(
             "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
         )
-    if unlabelled is None or weight == 0 or (group is None and len(unlabelled) == 0):
-        if torch.compiler.is_compiling():
-            return None
-        if isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
-            raise ValueError(
-                "Expected `unlabelled` rows, because one class is never labelled, but got none with a weight above 0: pass "
-                "unlabelled=model(x_unlabelled) to the loss."
-            )
-        return None
-    return unlabelled
+    if rows is not None and rows.weight != 0 and (group is not None or len(rows.logits) > 0):
+        return rows
+    if not torch.compiler.is_compiling() and isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
+        raise ValueError(
+            "Expected `unlabelled` rows, because one class is never labelled, but got none with a weight above 0: pass "
+            "unlabelled=model(x_unlabelled) to the loss."
+        )
+    return None
 
 
 def cross_entropy(
@@ -508,9 +504,12 @@ def _checked(
     reduction: Reduction,
     ignore_index: int | None,
     nonfinite: NonFinite,
+    sample_weight: Tensor | None,
 ) -> tuple[LabelledBatch, PriorTerms, Likelihood]:
     """Check the arguments of a loss without a marginal."""
     check_options(reduction, nonfinite, ignore_index)
     likelihood = likelihood_of(likelihood, prevalence)
-    batch, terms = batch_and_terms(logits, target, prevalence, likelihood, None, ignore_index, nonfinite)
+    batch, terms = batch_and_terms(
+        logits, target, prevalence, likelihood, None, ignore_index, nonfinite, sample_weight=sample_weight
+    )
     return batch, terms, likelihood

@@ -186,7 +186,7 @@ def _closed_form(
     assert isinstance(count, int | float)
     mask = labels.row_weights(dtype)
     over = count if batch.examples is None else batch.examples
-    assert isinstance(over, int)
+    assert isinstance(over, int | float)
     log_weights = example_log_weights(terms, labels, sampling)
     weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
     probs, own, sums = _sweep(batch, terms, weights, keep)

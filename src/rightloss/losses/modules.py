@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any, Literal
 
 import torch
@@ -15,17 +12,17 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ..arrays import rows_of
-from ..likelihoods import Categorical, Likelihood
+from ..likelihoods import Likelihood
 from ..marginals import (
     AuxiliaryMarginal,
     BatchMarginal,
     Marginal,
+    MarginalState,
     MinibatchEstimate,
     PoolMarginal,
     RunningMarginal,
     cannot_be_read,
     in_transform,
-    log_mean_over_ranks,
     sharing_group,
 )
 from ..prevalence import (
@@ -42,56 +39,32 @@ from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_bat
 from .functional import (
     batch_and_terms,
     cross_entropy,
-    gain_loss,
     importance,
     likelihood_of,
+    loss_of_batch,
+    loss_with_rows,
     marginal_of,
     measure_of,
-    population_gain_loss,
-    stream_cross_entropy,
+    rows_given,
     usable,
-    with_evidence,
 )
-from .gain import PriorTerms, at_reference, class_terms, finding_terms, log_sum
+from .gain import PriorTerms, at_reference, class_terms, finding_terms, log_mean_prediction
 from .monitor import FindingMonitors, Kind, Monitor
-from .streams import (
-    Tables,
-    check_unlabelled_evidence,
-    check_unlabelled_weight,
-    evidence_decay,
-    stream_batch,
-    tables_of,
-    unreduced_shape,
-)
+from .streams import EVIDENCE, PopulationRows, Tables, evidence_decay, tables_of
 
 FOLLOWED = 32  # the default loss shows its running marginal one batch in so many
-
-
-def _without_learning_under_no_grad(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Make a loss behave as in eval mode where gradients are off: a validation batch must not change what is learnt."""
-
-    @wraps(forward)
-    def call(self: nn.Module, *args: Any, **options: Any) -> Tensor:
-        if not self.training or torch.is_grad_enabled():
-            return forward(self, *args, **options)
-        learning = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
-            return forward(self, *args, **options)
-        finally:
-            for module in learning:
-                module.training = True
-
-    return call
 
 
 class _Loss(nn.Module):
     """The base of all losses: a prevalence, a likelihood and a reduction.
 
-    `monitor` checks some of the training batches and warns of likely mistakes; None turns it off.
+    Where gradients are off it behaves as in eval mode: a validation batch must not change what is learnt. `monitor` checks some
+    of the training batches and warns of likely mistakes; None turns it off. `population_marginal` is the mean prediction over
+    unlabelled rows: an unknown π, or what the evidence of a known π is about.
     """
 
     _quiet: tuple[Kind, ...] = ()
+    _takes_unlabelled = True
 
     def __init__(
         self,
@@ -101,31 +74,34 @@ class _Loss(nn.Module):
         ignore_index: int | None,
         nonfinite: NonFinite,
         reference: Any = None,
+        unlabelled_weight: float | None = None,
+        unlabelled_evidence: float = EVIDENCE,
     ) -> None:
         super().__init__()
-        likelihood = likelihood_of(likelihood, prevalence)
+        self.likelihood = likelihood_of(likelihood, prevalence)
         check_options(reduction, nonfinite, ignore_index)
-        self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
-        self.ignore_index, self.nonfinite = ignore_index, nonfinite
+        rows = PopulationRows(torch.empty(0), unlabelled_weight, unlabelled_evidence)
+        self.unlabelled_weight, self.unlabelled_evidence = rows.weight, rows.evidence
+        self._prevalence, self.reduction, self.ignore_index, self.nonfinite = prevalence, reduction, ignore_index, nonfinite
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
+        self._unknown = isinstance(prevalence, Prevalence) and prevalence.is_unknown
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
             reference = tensor_of(frequencies(reference, "reference", prevalence.num_classes))
         self._reference = reference
         self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
         self.population_marginal: RunningMarginal | None = None
-        self.evidence_marginal: RunningMarginal | None = None
-        if isinstance(prevalence, Prevalence):
-            self._set_population(self.population)
-            if prevalence.is_unknown:
-                self.population_marginal = RunningMarginal(decay=0.99)
-                self.population_marginal.prepare(prevalence.num_classes)
         self.monitor: Monitor | FindingMonitors | None = None
-        if isinstance(prevalence, MultilabelPrevalence):
+        self._all_sampled = True
+        if isinstance(prevalence, Prevalence):
+            self._all_sampled = bool((prevalence.sampling > 0).all())
+            if self._unknown:
+                self._make_population_marginal(0.99)
+            self._set_population(self.population)
+            self.monitor = Monitor(*self._quiet)
+        elif isinstance(prevalence, MultilabelPrevalence):
             self._set_terms(finding_terms(prevalence, reference, torch.empty(0, dtype=torch.float64)))
             self.monitor = FindingMonitors(prevalence.names, *self._quiet)
-        elif isinstance(prevalence, Prevalence):
-            self.monitor = Monitor(*self._quiet)
 
     @property
     def prevalence(self) -> AnyPrevalence:
@@ -135,8 +111,7 @@ class _Loss(nn.Module):
     @property
     def reference(self) -> Any:
         """r as given. Read-only: make a new loss to change it."""
-        unknown = isinstance(self._prevalence, Prevalence) and self._prevalence.is_unknown
-        return "population" if self._at_population and unknown else self._reference
+        return "population" if self._at_population and self._unknown else self._reference
 
     @property
     def population(self) -> Float64[Tensor, " k"]:
@@ -152,9 +127,46 @@ class _Loss(nn.Module):
         if not isinstance(self._prevalence, Prevalence):
             raise ValueError("Expected classes for `population`, but the likelihood is a density: see `prevalence`.")
         marginal = self.population_marginal
-        if marginal is None or int(marginal.steps) == 0:
+        if not self._unknown or marginal is None or int(marginal.steps) == 0:
             return tensor_of(self._prevalence.start)
         return torch.softmax(marginal.log_average.double(), 0).cpu()
+
+    def forward(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        unlabelled: Tensor | PopulationRows | None = None,
+        sample_weight: Tensor | None = None,
+    ) -> Tensor:
+        if not self.training or torch.is_grad_enabled():
+            return self._loss(logits, target, unlabelled, sample_weight)
+        learning = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            return self._loss(logits, target, unlabelled, sample_weight)
+        finally:
+            for module in learning:
+                module.training = True
+
+    def _loss(
+        self, logits: Tensor, target: Tensor, unlabelled: Tensor | PopulationRows | None, sample_weight: Tensor | None
+    ) -> Tensor:
+        group = self._group(unlabelled)
+        rows = None
+        if unlabelled is not None or not self._all_sampled or self._unknown:
+            rows = self._rows(unlabelled, group)
+        batch, terms = self._batch_and_terms(logits, target, group, sample_weight)
+        if rows is None:
+            loss = self._labelled_loss(batch, terms, group)
+        else:
+            tables = tables_of(batch, rows, self.likelihood)
+            marginal, mean = self._stream_marginal(terms), self._mean_prediction(tables.number(group))
+            options = self.likelihood, self.reduction, group, marginal, mean, getattr(self, "fused", True)
+            loss = loss_with_rows(batch, tables, terms, *options)
+            self._learn_population(tables, group)
+        if sample_weight is None and self.monitor is not None:
+            self._watch(batch, terms, group)
+        return loss
 
     def terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms r, ρ, κ and offsets, in the dtype and on the device of the logits `like`."""
@@ -170,25 +182,34 @@ class _Loss(nn.Module):
 
         The offset is None if it is 0, the weights are None if all are 1.
         """
-        raise NotImplementedError
+        return terms.log_offset, None
+
+    def _group(self, unlabelled: object) -> dist.ProcessGroup | None:
+        """Return the ranks that share a batch; without a marginal and unlabelled rows, ranks need not ask each other."""
+        return None if unlabelled is None else sharing_group(None, self.training)
+
+    def _labelled_loss(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> Tensor:
+        return cross_entropy(batch, self.likelihood, *self.cross_entropy_terms(terms), self.reduction, group)
+
+    def _stream_marginal(self, terms: PriorTerms) -> Marginal | None:
+        """Return the estimator of q of the streams, or of the classes where r = π; None if none is used."""
+        return None
 
     def _batch_and_terms(
-        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None = None
+        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None
     ) -> tuple[LabelledBatch, PriorTerms]:
-        prevalence, likelihood = self._prevalence, self.likelihood
+        prevalence, likelihood, options = self._prevalence, self.likelihood, (self.ignore_index, self.nonfinite)
         if isinstance(prevalence, Prevalence):
-            batch = class_batch(logits, target, likelihood, prevalence.num_classes, self.ignore_index, self.nonfinite)
+            batch = class_batch(logits, target, likelihood, prevalence.num_classes, *options, sample_weight)
             return batch, self.terms(logits)
         if isinstance(prevalence, MultilabelPrevalence):
-            return finding_batch(logits, target, prevalence, self.ignore_index, self.nonfinite), self.terms(logits)
-        return batch_and_terms(
-            logits, target, prevalence, likelihood, self._reference, self.ignore_index, self.nonfinite, group
-        )
+            return finding_batch(logits, target, prevalence, *options, sample_weight), self.terms(logits)
+        return batch_and_terms(logits, target, prevalence, likelihood, self._reference, *options, group, sample_weight)
 
     def _set_population(self, population: Tensor) -> None:
         """Set π, and compute the prior terms."""
         assert isinstance(self._prevalence, Prevalence)
-        known = self._prevalence.retarget(population) if self._prevalence.is_unknown else self._prevalence
+        known = self._prevalence.retarget(population) if self._unknown else self._prevalence
         reference = population if self._at_population else self._reference
         self._set_terms(class_terms(known, reference, torch.empty(0, dtype=torch.float64)))
 
@@ -197,64 +218,67 @@ class _Loss(nn.Module):
         cpu = torch.device("cpu")
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
-    def _set_unlabelled(self, weight: float | None, evidence: float) -> None:
-        """Set the weight of unlabelled rows, and the weight of the evidence that their mean prediction is π."""
-        self.unlabelled_weight = check_unlabelled_weight(weight)
-        self.unlabelled_evidence = check_unlabelled_evidence(evidence)
+    def _rows(self, unlabelled: Tensor | PopulationRows | None, group: dist.ProcessGroup | None) -> PopulationRows | None:
+        """Return the unlabelled rows to use, or raise a ValueError if they are required, or of no use to this loss."""
+        if not self._takes_unlabelled and unlabelled is not None:
+            raise ValueError(
+                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: its likelihood cannot use them; "
+                "use LogitAdjustedLoss or InformationGainLoss."
+            )
+        if unlabelled is None and self._takes_unlabelled and self.training and self._unknown:
+            assert self.population_marginal is not None
+            if int(self.population_marginal.steps) == 0:
+                raise ValueError(
+                    "Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got none: pass "
+                    "unlabelled=model(x_unlabelled) to the loss, or give the prevalence a population."
+                )
+        if not self._takes_unlabelled:
+            return None
+        rows = None if unlabelled is None else rows_given(unlabelled, self.unlabelled_weight, self.unlabelled_evidence)
+        return usable(rows, self._prevalence, group)
 
-    def mean_prediction(self, rows: int) -> BatchMarginal | RunningMarginal:
-        """Return the estimator of the mean prediction over the unlabelled rows, which the evidence keeps at π.
+    def _make_population_marginal(self, decay: float) -> RunningMarginal:
+        if self.population_marginal is None:
+            assert isinstance(self._prevalence, Prevalence)
+            self.population_marginal = RunningMarginal()
+            self.population_marginal.prepare(self._prevalence.num_classes)
+        self.population_marginal.decay = decay
+        return self.population_marginal
 
-        It is a running mean if a minibatch has few unlabelled rows, `rows`, unless the loss must be stateless.
+    def _mean_prediction(self, rows: int) -> MarginalState | None:
+        """Return the estimator of the mean prediction over the unlabelled rows, which the evidence keeps at a known π.
+
+        It is a running mean if a minibatch has few unlabelled rows, `rows`.
         """
+        if self._unknown:
+            return None
         assert isinstance(self._prevalence, Prevalence)
-        if self.evidence_marginal is None:
-            self.evidence_marginal = RunningMarginal()
-            self.evidence_marginal.prepare(self._prevalence.num_classes)
-        self.evidence_marginal.decay = evidence_decay(rows, self._prevalence.population)
-        return self.evidence_marginal
-
-    def _with_evidence(
-        self, loss: Tensor, batch: LabelledBatch, tables: Tables, terms: PriorTerms, group: dist.ProcessGroup | None
-    ) -> Tensor:
-        """Return the loss plus the evidence term of the known π on the unlabelled rows."""
-        if not self.unlabelled_evidence or not isinstance(self._prevalence, Prevalence) or self._prevalence.is_unknown:
-            return loss
-        rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
-        options = self.unlabelled_evidence, self.unlabelled_weight, self.mean_prediction(rows), self.reduction
-        return with_evidence(loss, batch, tables, terms, self._prevalence, *options, group)
+        return self._make_population_marginal(evidence_decay(rows, self._prevalence.population))
 
     def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
         """In training, if π is unknown, update it with the mean prediction over the unlabelled rows."""
-        if self.population_marginal is None or not self.training:
+        if not self._unknown or not self.training:
             return
-        others = tables.population.detach()
-        log_m = log_mean_over_ranks(torch.logsumexp(others, 0), math.log(max(1, len(others))), group)
-        self.population_marginal.update(MinibatchEstimate(log_m, len(others)))
+        assert self.population_marginal is not None
+        with torch.no_grad():
+            self.population_marginal.update(MinibatchEstimate(tables.log_mean(group), len(tables.population)))
         self._set_population(self.population)
 
-    def _check_learns(self, unlabelled: Tensor | None) -> None:
-        """Raise a ValueError if π is unknown and there are no rows to learn it from."""
-        marginal = self.population_marginal
-        if unlabelled is None and self.training and marginal is not None and int(marginal.steps) == 0:
-            raise ValueError(
-                "Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got none: pass "
-                "unlabelled=model(x_unlabelled) to the loss, or give the prevalence a population."
-            )
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        if any(name.startswith(f"{prefix}evidence_marginal.") for name in state_dict):
-            self.mean_prediction(1)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load the state. `population_marginal` was called `evidence_marginal`, if π was known."""
+        for name in [name for name in state_dict if name.startswith(f"{prefix}evidence_marginal.")]:
+            state_dict[name.replace("evidence_marginal", "population_marginal")] = state_dict.pop(name)
+        if any(name.startswith(f"{prefix}population_marginal.") for name in state_dict) and not self._unknown:
+            self._mean_prediction(1)
         super()._load_from_state_dict(state_dict, prefix, *others)
-        if self.population_marginal is not None and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
+        if self._unknown and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
             saved: Tensor = state_dict[f"{prefix}population_marginal.log_average"]
             self._set_population(torch.softmax(saved.double().cpu(), 0))
 
-    def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None = None) -> None:
+    def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
         """Pass the batch to the monitor, if the monitor wants to check it."""
-        if self.monitor is None or not self.training or cannot_be_read(batch.outputs):
-            return
-        if self.monitor.due() and group is None:
+        assert self.monitor is not None
+        if self.training and not cannot_be_read(batch.outputs) and self.monitor.due() and group is None:
             self.monitor.look(batch, terms, self.likelihood)
 
     def extra_repr(self) -> str:
@@ -283,9 +307,7 @@ class InformationGainLoss(_Loss):
         num_data: deprecated, without effect.
         unlabelled_weight: λ, the weight of unlabelled relative to labelled rows, used with `unlabelled=`; None for the ratio
             of their numbers.
-        unlabelled_evidence: ε, people counted by class per unlabelled row. It keeps the mean prediction over the unlabelled
-            rows at a known π, and keeps flexible models from memorising which rows are labelled. 3 is a good start; 0 uses
-            the likelihood of the streams only.
+        unlabelled_evidence: ε of `PopulationRows`, which says what it does.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -310,7 +332,7 @@ class InformationGainLoss(_Loss):
         fused: bool = True,
         num_data: int | None = None,
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = 0.0,
+        unlabelled_evidence: float = EVIDENCE,
     ) -> None:
         if isinstance(reference, str):
             if reference != "population":
@@ -321,7 +343,8 @@ class InformationGainLoss(_Loss):
         if num_data is not None:
             message = "`num_data` is deprecated, and has no effect: an uncertain prevalence has κ = 1. Leave it out."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
-        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
+        options = reduction, ignore_index, nonfinite, reference, unlabelled_weight, unlabelled_evidence
+        super().__init__(prevalence, likelihood, *options)
         classes = None if isinstance(prevalence, ContinuousPrevalence) else getattr(prevalence, "num_classes", 2)
         if marginal is None:
             marginal = BatchMarginal() if classes is None else RunningMarginal()
@@ -330,10 +353,8 @@ class InformationGainLoss(_Loss):
         marginal = marginal_of(marginal, prevalence)
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
-        self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
         self.stream_marginal: Marginal | None = None
         self._batches = [0]  # a list, as nn.Module is slow to set attributes
-        self._all_sampled = not isinstance(prevalence, Prevalence) or bool((prevalence.sampling > 0).all())
 
     @classmethod
     def as_published(
@@ -352,71 +373,49 @@ class InformationGainLoss(_Loss):
         options = {"marginal": BatchMarginal(), "reference": "population", **options}
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
-    @_without_learning_under_no_grad
-    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
-        group = sharing_group(self.process_group, self.training)
-        self._check_learns(unlabelled)
-        batch, terms = self._batch_and_terms(logits, target, group)
-        others = None
-        if unlabelled is not None or not self._all_sampled:
-            others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
-        if others is None and terms.cancels:
-            loss = cross_entropy(batch, self.likelihood, terms.log_offset, None, self.reduction, group)
-            self._follow(batch, terms, group)
-            self._watch(batch, terms, group)
-            return loss
-        measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
-        if others is None:
-            loss = gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
-        else:
-            tables = tables_of(batch, others, self.likelihood)
-            if terms.at_population:
-                loss = population_gain_loss(
-                    batch, tables, terms, self.likelihood, self.marginal, measure, self.reduction, group
-                )
-            else:
-                loss = self._stream_loss(batch, tables, terms, others, group)
-            loss = self._with_evidence(loss, batch, tables, terms, group)
-            self._learn_population(tables, group)
-        self._watch(batch, terms, group)
-        return loss
+    def _group(self, unlabelled: object) -> dist.ProcessGroup | None:
+        return sharing_group(self.process_group, self.training)
+
+    def _labelled_loss(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> Tensor:
+        if terms.cancels:
+            if self.training and not torch.compiler.is_compiling():
+                self._batches[0] += 1
+                if self._batches[0] % FOLLOWED == 1:
+                    self._follow(batch, terms, group)
+            return cross_entropy(batch, self.likelihood, terms.log_offset, None, self.reduction, group)
+        measure = None
+        if not isinstance(self.marginal, RunningMarginal | BatchMarginal):
+            measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
+        return loss_of_batch(batch, terms, self.likelihood, self.reduction, group, self.marginal, measure, self.fused)
 
     def _follow(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
-        """Show a running marginal one in `FOLLOWED` batches: it does not enter the default loss, but can be read."""
-        if not self.training or torch.compiler.is_compiling():
-            return
-        self._batches[0] += 1
-        if self._batches[0] % FOLLOWED != 1 or in_transform() or batch.outputs.is_meta:
-            return
-        if not isinstance(self.marginal, RunningMarginal):
+        """Show a running marginal the batch: it does not enter the default loss, but can be read."""
+        if in_transform() or batch.outputs.is_meta or not isinstance(self.marginal, RunningMarginal):
             return
         with torch.no_grad():
             table = at_reference(self.likelihood.table(rows_of(full_precision(batch.outputs.detach()))), terms.log_offset)
-            log_m = log_mean_over_ranks(log_sum(table, batch.labels, None), batch.labels.log_count(table), group)
+            log_m = log_mean_prediction(table, batch.labels, terms, None, group)
             self.marginal.update(MinibatchEstimate(log_m, batch.labels.rows))
 
-    def _stream_loss(
-        self, batch: LabelledBatch, tables: Tables, terms: PriorTerms, others: Tensor, group: dist.ProcessGroup | None
-    ) -> Tensor:
+    def _stream_marginal(self, terms: PriorTerms) -> Marginal | None:
+        if terms.at_population:
+            return self.marginal
+        if terms.cancels:
+            return None
         if self.stream_marginal is None:
             self.stream_marginal = _stream_marginal(self.marginal, int((terms.sampling > 0).sum()))
-        joined, stream_terms = stream_batch(batch, tables, terms, self.unlabelled_weight, group)
-        marginal, likelihood = self.stream_marginal, Categorical()
-        loss = gain_loss(joined, stream_terms, likelihood, marginal, None, self.reduction, group, self.fused)
-        return loss.reshape(unreduced_shape(batch, others)) if self.reduction == "none" else loss
+        return self.stream_marginal
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Load the state; one saved in training with unlabelled rows also has a marginal of the streams."""
+    def _mean_prediction(self, rows: int) -> MarginalState | None:
+        stateless = isinstance(self.marginal, BatchMarginal) and not self._unknown
+        return self.marginal if stateless else super()._mean_prediction(rows)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load the state; one saved in training with unlabelled rows may also have a marginal of the streams."""
         if self.stream_marginal is None and any(name.startswith(f"{prefix}stream_marginal.") for name in state_dict):
             assert isinstance(self._prevalence, Prevalence)
             self.stream_marginal = _stream_marginal(self.marginal, int((self._prevalence.sampling > 0).sum()))
         super()._load_from_state_dict(state_dict, prefix, *others)
-
-    def mean_prediction(self, rows: int) -> BatchMarginal | RunningMarginal:
-        return self.marginal if isinstance(self.marginal, BatchMarginal) else super().mean_prediction(rows)
-
-    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
-        return terms.log_offset, None
 
 
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
@@ -433,9 +432,10 @@ def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
 
 
 class _Rival(_Loss):
-    """A loss without a marginal. `_right_at_population`: True if its mean prediction should be π, False if ρ."""
+    """A loss of labelled rows only. `_right_at_population`: True if its mean prediction should be π, False if ρ."""
 
     _right_at_population = False
+    _takes_unlabelled = False
 
     def __init__(
         self,
@@ -448,21 +448,6 @@ class _Rival(_Loss):
         at_population = self._right_at_population and not isinstance(prevalence, ContinuousPrevalence)
         reference = prevalence.population if at_population else None
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
-
-    @_without_learning_under_no_grad
-    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
-        if unlabelled is not None:
-            raise ValueError(
-                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: its likelihood cannot use them; "
-                "use LogitAdjustedLoss or InformationGainLoss."
-            )
-        return self._labelled_loss(logits, target)
-
-    def _labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        batch, terms = self._batch_and_terms(logits, target)
-        loss = cross_entropy(batch, self.likelihood, *self.cross_entropy_terms(terms), self.reduction)
-        self._watch(batch, terms)
-        return loss
 
 
 class WeightedLoss(_Rival):
@@ -481,7 +466,7 @@ class WeightedLoss(_Rival):
         return None, importance(terms)
 
 
-class LogitAdjustedLoss(_Rival):
+class LogitAdjustedLoss(_Loss):
     """Logit-adjusted cross-entropy: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
     `criterion(logits, y, unlabelled=logits_u)` also learns from unlabelled rows of the population, as `InformationGainLoss`
@@ -502,28 +487,10 @@ class LogitAdjustedLoss(_Rival):
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = 0.0,
+        unlabelled_evidence: float = EVIDENCE,
     ) -> None:
-        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
-        self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
-
-    @_without_learning_under_no_grad
-    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
-        self._check_learns(unlabelled)
-        others = usable(unlabelled, self.unlabelled_weight, self._prevalence, None)
-        if others is None:
-            return self._labelled_loss(logits, target)
-        batch, terms = self._batch_and_terms(logits, target)
-        tables = tables_of(batch, others, self.likelihood)
-        loss = stream_cross_entropy(batch, tables, terms, self.unlabelled_weight, self.reduction, others)
-        group = sharing_group(None, self.training)
-        loss = self._with_evidence(loss, batch, tables, terms, group)
-        self._learn_population(tables, group)
-        self._watch(batch, terms)
-        return loss
-
-    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
-        return terms.log_adjust, None
+        options = reduction, ignore_index, nonfinite, None, unlabelled_weight, unlabelled_evidence
+        super().__init__(prevalence, likelihood, *options)
 
 
 class LogLikelihoodLoss(_Rival):

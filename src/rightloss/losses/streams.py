@@ -11,7 +11,7 @@ So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) 
 the table of the K classes, and one entry to the mix r or ρ of the streams. Nothing else changes.
 
 The streams do not use one known fact: the mean prediction over the unlabelled rows, p(k|w) = avg_u p(k|x,w), must be π_k.
-`population_evidence` adds it as the likelihood of people counted by class, ε for each unlabelled row. The mean prediction over
+`with_evidence` adds it as the likelihood of people counted by class, ε for each unlabelled row. The mean prediction over
 N rows has a variance of Var p(k|x)/N, and the class frequency among N people counted has one of π_k(1 − π_k)/N. So a row is
 worth 1/R² people, where R² is the fraction of the classes' variance that x explains.
 """
@@ -46,6 +46,41 @@ SEEN = 30  # approximate number of people of the rarest class among the unlabell
 LONGEST = 33  # minibatches in a mean prediction at most: the weights change meanwhile, so old ones are biased
 
 
+EVIDENCE = 3.0  # ε by default: never behind logit adjustment in docs/benchmarks/unlabelled_evidence.md, where 0 and 1 are
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationRows:
+    """Unlabelled rows of the population for a loss, `criterion(logits, y, unlabelled=PopulationRows(logits_u))`.
+
+    Attributes:
+        logits: the model's outputs for them, as those of the labelled rows.
+        weight: λ, the weight of unlabelled relative to labelled rows; None for the ratio of their numbers.
+        evidence: ε, people counted by class per unlabelled row: adds `−ε λ κ Σ_k π_k log p(k|w)`, with p(k|w) the mean
+            prediction over the unlabelled rows. It keeps that mean at a known π, and flexible models from memorising which
+            rows are labelled; 0 for the likelihood of the streams only.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.losses import PopulationRows
+        >>> criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1))
+        >>> logits, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+        >>> loss = criterion(logits, y, unlabelled=PopulationRows(torch.zeros(8, 2), weight=1.0))
+    """
+
+    logits: Tensor
+    weight: float | None = None
+    evidence: float = EVIDENCE
+
+    def __post_init__(self) -> None:
+        check_unlabelled_weight(self.weight)
+        if not _is_size(self.evidence):
+            raise ValueError(
+                f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {self.evidence!r}: it is the number of "
+                "people of the population, counted by class, per unlabelled row; 0 for none, 3 is a good start."
+            )
+
+
 @dataclass(eq=False)
 class Tables:
     """The table log p(k|x,w) of the labelled rows, followed by the unlabelled ones.
@@ -53,38 +88,40 @@ class Tables:
     Attributes:
         table: all rows.
         labelled: the number of labelled rows.
+        rows: the unlabelled ones, as given.
     """
 
     table: Float[Tensor, "n k"]
     labelled: int
+    rows: PopulationRows
 
     @property
     def population(self) -> Float[Tensor, "m k"]:
         """The table of the unlabelled rows."""
         return self.table[self.labelled :]
 
+    def log_mean(self, group: dist.ProcessGroup | None) -> Float[Tensor, " k"]:
+        """Return the log of the mean prediction over the (global) unlabelled rows."""
+        others = self.population
+        return log_mean_over_ranks(torch.logsumexp(others, 0), math.log(max(1, len(others))), group)
+
+    def number(self, group: dist.ProcessGroup | None) -> int:
+        """Return the number of unlabelled rows, on all ranks if they have as many each."""
+        return len(self.population) * (1 if group is None else dist.get_world_size(group))
+
 
 def check_unlabelled_weight(weight: float | None) -> float | None:
-    """Return λ as a float, or raise a ValueError."""
-    if weight is None:
-        return None
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+    """Return λ, or raise a ValueError."""
+    if weight is not None and not _is_size(weight):
         raise ValueError(
             f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the weight of unlabelled "
             "relative to labelled rows; None takes the ratio of their numbers."
         )
-    return float(weight)
+    return weight
 
 
-def check_unlabelled_evidence(evidence: float) -> float:
-    """Return ε as a float, or raise a ValueError."""
-    if isinstance(evidence, bool) or not isinstance(evidence, int | float) or not 0 <= evidence < math.inf:
-        raise ValueError(
-            f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is the number of people of "
-            f"the "
-            "population, counted by class, per unlabelled row; 0 for none, 3 is a good start."
-        )
-    return float(evidence)
+def _is_size(number: object) -> bool:
+    return not isinstance(number, bool) and isinstance(number, int | float) and 0 <= number < math.inf
 
 
 def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:
@@ -92,40 +129,33 @@ def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:
     return 1 - min(1.0, max(rows * float(population.min()) / SEEN, 1 / LONGEST))
 
 
-def population_evidence(
-    tables: Tables, population: Float[Tensor, " k"], marginal: MarginalState, group: dist.ProcessGroup | None
-) -> Float[Tensor, ""]:
-    """Return Σ_k π_k log p(k|w), where p(k|w) is the mean prediction over the unlabelled rows.
+def with_evidence(
+    loss: Tensor,
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    marginal: MarginalState,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None,
+) -> Tensor:
+    """Return the loss minus `ε λ κ Σ_k π_k log p(k|w)` per labelled example, with p(k|w) the mean over the unlabelled rows.
 
-    It has its maximum where that mean is π. Its value uses the marginal's q, its gradient is `Σ_k π_k/q_k ∇m_k`, with m the
-    minibatch's mean. (Mann and McCallum 2007 call it expectation regularisation.)
-
-    Args:
-        tables: the labelled and unlabelled rows.
-        population: π.
-        marginal: the estimator of q over the minibatches.
-        group: the ranks that share the batch.
+    The term has its maximum where that mean is π. Its value uses the marginal's q, its gradient is `Σ_k π_k/q_k ∇m_k`, with m
+    the minibatch's mean. (Mann and McCallum 2007 call it expectation regularisation.) Where r = π, the gain already has it.
     """
-    others = tables.population
-    log_m = log_mean_over_ranks(torch.logsumexp(others, 0), math.log(max(1, len(others))), group)
-    rows = len(others) * (1 if group is None else dist.get_world_size(group))
+    rows = tables.rows
+    if rows.evidence * terms.evidence == 0 or terms.at_population:
+        return loss
+    log_m = tables.log_mean(group)
     detached = log_m.detach()
-    log_q = detached if detached.is_meta else marginal.update(MinibatchEstimate(detached, rows))
-    return (population.to(log_m) * with_minibatch_gradient(log_q, log_m)).sum()
-
-
-def unlabelled_mass(
-    batch: LabelledBatch, tables: Tables, weight: float | None, group: dist.ProcessGroup | None
-) -> int | float | Tensor:
-    """Return λ: the given weight, or the ratio of the numbers of rows."""
-    if weight is not None:
-        return weight
-    examples, rows = _global_counts(batch.labels.count, len(tables.population), group)
-    return rows / examples
-
-
-def add_evidence(loss: Tensor, batch: LabelledBatch, evidence: Tensor, reduction: Reduction) -> Tensor:
-    """Return the loss minus the evidence per labelled example, with the same reduction."""
+    log_q = detached if detached.is_meta else marginal.update(MinibatchEstimate(detached, tables.number(group)))
+    assert terms.population is not None
+    mass: int | float | Tensor | None = rows.weight
+    if mass is None:
+        examples, unlabelled = _global_counts(batch.labels.count, len(tables.population), group)
+        mass = unlabelled / examples
+    mean = (terms.population.to(log_m) * with_minibatch_gradient(log_q, log_m)).sum()
+    evidence = rows.evidence * terms.evidence * mass * mean
     if reduction == "mean":
         return loss - evidence
     if reduction == "sum":
@@ -134,12 +164,13 @@ def add_evidence(loss: Tensor, batch: LabelledBatch, evidence: Tensor, reduction
     return loss - F.pad(each, (0, loss.numel() - len(each))).view_as(loss)
 
 
-def tables_of(batch: LabelledBatch, unlabelled: Tensor, likelihood: Likelihood) -> Tables:
+def tables_of(batch: LabelledBatch, unlabelled: PopulationRows | Tensor, likelihood: Likelihood) -> Tables:
     """Return the checked tables of labelled and unlabelled rows, from one call of the likelihood."""
+    given = unlabelled if isinstance(unlabelled, PopulationRows) else PopulationRows(unlabelled)
     rows = batch.rows()
-    others = rows_of(full_precision(_checked_outputs(unlabelled, batch.outputs)))
+    others = rows_of(full_precision(_checked_outputs(given.logits, batch.outputs)))
     others = check_finite_rows(others, batch.nonfinite) if len(others) else others
-    return Tables(likelihood.table(torch.cat([rows, others.to(rows.dtype)])), len(rows))
+    return Tables(likelihood.table(torch.cat([rows, others.to(rows.dtype)])), len(rows), given)
 
 
 def stream_batch(
@@ -227,10 +258,10 @@ def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multip
         votes[..., like.shape[-2] :, last] = 1.0
     valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
     multiples = None
-    if multiple is not None:
-        ones = wide(torch.ones(labels.rows, device=like.device))
-        each = torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).unsqueeze(-1)
-        multiples = torch.cat([ones.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
+    if multiple is not None or labels.multiples is not None:
+        own = wide(torch.ones(labels.rows, device=like.device) if labels.multiples is None else labels.multiples)
+        each = torch.as_tensor(1 if multiple is None else multiple, dtype=own.dtype, device=own.device).unsqueeze(-1)
+        multiples = torch.cat([own.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
     count = labels.count + rows if multiple is None else labels.count + multiple * rows
     return Labels(index, votes, valid, last + 1, count, filler, multiples)
 

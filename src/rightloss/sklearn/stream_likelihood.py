@@ -81,7 +81,7 @@ class StreamLikelihood:
         sampling: ρ (K,); 0 for a class that is never labelled.
         population: π (K,); None if it is learned.
         concentration: parameters of the prior of a learned π (K,); None for no prior.
-        evidence: ε of a known π, see `rightloss.losses.streams.population_evidence`.
+        evidence: ε of a known π, see `rightloss.losses.streams.with_evidence`.
     """
 
     table: np.ndarray
