@@ -102,7 +102,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a number of words": (lambda: checked_number("1", "x"), "`x` to be a finite number, but got '1'"),
     "True for a number": (lambda: checked_number(True, "x"), "`x` to be a finite number, but got True"),
     "no number": (lambda: checked_number(NAN, "x"), "`x` to be a finite number, but got nan"),
-    "a level in per cent": (lambda: checked_level(95), "write 0.95 for an interval of 95 %"),
+    "a level in per cent": (lambda: checked_level(95), "write 0.95 for 95 %"),
     "a seed in words": (lambda: random_generator("7"), "`generator` to be a numpy.random.Generator"),
     "too few groups": (lambda: clusters_of([1, 2], (3, 2)), r"one group id per row, \(3,\)"),
     "a group that is missing": (lambda: clusters_of(["a", None, "b"], (3, 2)), r"row\(s\) \[1\] have none"),

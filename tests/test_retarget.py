@@ -361,7 +361,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "words": (lambda: retarget([["a", "b"]], 0.5, 0.1), "`log_probs` to be numbers"),
     "a percentage": (lambda: retarget(TWO, 0.5, 10.0), "`to` to lie strictly between 0 and 1.*percentage"),
     "a certain mix": (lambda: retarget(TWO, 0.0, 0.1), "`from_` to lie strictly between"),
-    "a number for three classes": (lambda: retarget(THREE, 0.5, 0.1), "`to` to be a list"),
+    "a number for three classes": (lambda: retarget(THREE, 0.5, 0.1), "`from_` to list"),
     "a mix off 1": (lambda: retarget(TWO, [0.5, 0.6], 0.1), "`from_` to sum to 1"),
     "a class that never occurs": (lambda: retarget(THREE, [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]), r"`from_` .* 0 for \[2\]"),
     "a mix of other classes": (lambda: retarget(THREE, [0.5, 0.5], [0.2, 0.3, 0.5]), "`from_` to have 3 entries"),
@@ -377,8 +377,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "ragged mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1]]), "`to` to be numbers"),
     "a level in per cent": (lambda: retarget_interval(TWO, 0.5, BETA, level=95), "`level` to lie .*but got 95"),
     "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),  # type: ignore[arg-type]
-    "too few draws": (lambda: retarget_interval(TWO, 0.5, BETA, draws=10), "at least 40 draws .*but got 10"),
-    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),  # type: ignore[arg-type]
+    "too few draws": (lambda: retarget_interval(TWO, 0.5, BETA, draws=10), "of at least 40, but got 10: for level 0.95"),
+    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be an int"),  # type: ignore[arg-type]
     "a level of True": (lambda: retarget_interval(TWO, 0.5, BETA, level=True), "`level` to lie"),
     "a level that needs more draws than memory holds": (
         lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, level=0.99999999),

@@ -158,7 +158,7 @@ LAYER_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a likelihood of another shape": (
         lambda path: rewritten(path, lambda facts: facts.update(likelihood=None)),
-        "the likelihood that the layer was saved with, None",
+        "the likelihood of the saved layer, None",
     ),
     "classes of another shape": (lambda path: rewritten(path, lambda facts: facts.update(classes=5)), r"3 names .*\[5\]"),
     "a mix of another shape": (lambda path: rewritten(path, lambda facts: facts.update(outputs_at=None)), "`outputs_at` to be"),

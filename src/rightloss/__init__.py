@@ -60,40 +60,17 @@ if TYPE_CHECKING:  # separate, so that mypy reads the name as the function, afte
     from .predictive import predictive as predictive
 
 _NAMES = {
-    "likelihoods": (
-        "Bernoulli",
-        "Categorical",
-        "CumulativeLogit",
-        "FromDistribution",
-        "Gaussian",
-        "OnionPeeling",
-        "StickBreaking",
-        "match_prevalence",
-        "start_at_prevalence",
-    ),
-    "losses": (
-        "InformationGainLoss",
-        "LogLikelihoodLoss",
-        "LogitAdjustedLoss",
-        "WeightedLoss",
-        "information_gain_loss",
-        "log_likelihood_loss",
-        "logit_adjusted_loss",
-        "weighted_loss",
-    ),
-    "marginals": ("AuxiliaryMarginal", "BatchMarginal", "ClasswiseMarginal", "PoolMarginal", "RunningMarginal"),
-    "layer": ("PrevalenceLayer",),
-    "predictive": ("retarget", "retarget_interval", "undo_sampling"),
-    "prevalence": ("ContinuousPrevalence", "Prevalence", "PrevalenceWarning"),
-    "sampling": (
-        "RebalancedSampler",
-        "SemiSupervisedBatchSampler",
-        "SemiSupervisedDataset",
-        "StratifiedBatchSampler",
-        "split_unlabelled",
-    ),
+    "likelihoods": "Bernoulli Categorical CumulativeLogit FromDistribution Gaussian OnionPeeling StickBreaking "
+    "match_prevalence start_at_prevalence",
+    "losses": "InformationGainLoss LogLikelihoodLoss LogitAdjustedLoss WeightedLoss information_gain_loss log_likelihood_loss "
+    "logit_adjusted_loss weighted_loss",
+    "marginals": "AuxiliaryMarginal BatchMarginal ClasswiseMarginal PoolMarginal RunningMarginal",
+    "layer": "PrevalenceLayer",
+    "predictive": "retarget retarget_interval undo_sampling",
+    "prevalence": "ContinuousPrevalence Prevalence PrevalenceWarning",
+    "sampling": "RebalancedSampler SemiSupervisedBatchSampler SemiSupervisedDataset StratifiedBatchSampler split_unlabelled",
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _OF_EXTRAS = ("boosting", "sklearn", "tabular")  # not part of `from rightloss import *`, since they need their extras
 _SUBMODULES = {*_NAMES, *_OF_EXTRAS, "check", "inference", "lidc", "metrics", "shift", "study"}
 

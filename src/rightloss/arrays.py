@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import array_api_compat.numpy
@@ -54,14 +54,11 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     if table.ndim != 2 or table.shape[1] < 2:
         raise ValueError(
             f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: write both "
-            "columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`, or make rows of a dense map, "
-            "such as `log_probs.movedim(1, -1).flatten(0, -2)`."
+            "columns of two classes, as scikit-learn's `predict_log_proba(x)` does; make rows of a dense map."
         )
     if num_classes is not None and table.shape[1] != num_classes:
-        raise ValueError(
-            f"Expected `{name}` to have {num_classes} columns, one per class, but got {table.shape[1]}: "
-            "the prevalence and the predictions list the same classes in the same order."
-        )
+        remedy = "the prevalence and the predictions list the same classes"
+        raise ValueError(f"Expected `{name}` to have {num_classes} columns, but got {table.shape[1]}: {remedy}.")
     if len(table) == 0:
         raise ValueError(f"Expected at least one row in `{name}`, but got none: is the data set empty?")
     if table.dtype.kind != "f":
@@ -76,23 +73,17 @@ def feature_table(values: Any, name: str, like: Any = None, finite: bool = False
     """Return features as a table `(n, d)`, float64, with images flattened; with the columns of `like`, if given."""
     table = array_of(values, name).astype(np.float64, copy=False)
     if table.ndim < 2 or 0 in table.shape:
-        raise ValueError(
-            f"Expected `{name}` to be a table of features, a row per example, but got shape {table.shape}: "
-            f"{'write one column as `x[:, None]`' if table.ndim == 1 else 'is the data set empty?'}."
-        )
+        came = f"shape {table.shape}: write one column as `x[:, None]`"
+        raise ValueError(f"Expected `{name}` to be a table of features, a row per example, but got {came}.")
     table = table.reshape(len(table), -1)
     width = table.shape[1] if like is None else math.prod(np.shape(like)[1:])
     if table.shape[1] != width:
-        raise ValueError(
-            f"Expected `{name}` to have the {width} columns of the labelled rows, but got {table.shape[1]}: "
-            "take both from the same source, without the label."
-        )
+        came = f"{table.shape[1]}: take both from the same source, without the label"
+        raise ValueError(f"Expected `{name}` to have the {width} columns of the labelled rows, but got {came}.")
     columns, own = (list(getattr(each, "columns", [])) for each in (like, values))
     if columns and own and columns != own:
-        raise ValueError(
-            f"Expected `{name}` to have the labelled rows' columns in their order, but got {own[:10]} for {columns[:10]}: "
-            f"write `{name}[x.columns]`."
-        )
+        came = f"{own[:10]} for {columns[:10]}: write `{name}[x.columns]`"
+        raise ValueError(f"Expected `{name}` to have the labelled rows' columns in their order, but got {came}.")
     if finite and not np.isfinite(table).all():
         row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
         raise ValueError(f"Expected `{name}` to be finite, but row {row} is not: drop such rows, or fill them in.")
@@ -229,14 +220,10 @@ def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> 
         return labels.reshape(-1)
     if labels.shape == tuple(shape) and labels.dtype.kind == "f":
         return rows_of(labels)
-    remedy = "a label per cell; do they come from one batch?"
-    if labels.shape == (shape[0], 1, *shape[2:]):
-        remedy = "call `squeeze(1)` on it"
-    elif labels.shape == tuple(shape):
-        remedy = "soft labels are floats; convert them"
+    remedies = {(shape[0], 1, *shape[2:]): "call `squeeze(1)` on it", tuple(shape): "soft labels are floats; convert them"}
     raise ValueError(
-        f"Expected `{name}` of shape {cells} (class numbers) or {tuple(shape)} (soft) for a map of shape {tuple(shape)}, "
-        f"but got {labels.dtype} of shape {labels.shape}: {remedy}."
+        f"Expected `{name}` of shape {cells} (class numbers) or {tuple(shape)} (soft), but got {labels.dtype} of shape "
+        f"{labels.shape}: {remedies.get(labels.shape, 'a label per cell; do they come from one batch?')}."
     )
 
 
@@ -291,18 +278,14 @@ def clusters_of(groups: Any, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | 
         return None if len(shape) == 2 else np.repeat(np.arange(shape[0]), math.prod(shape[2:]))
     names: Any = np.asarray(groups.detach().cpu() if is_tensor(groups) else groups)
     if names.shape != (shape[0],):
-        raise ValueError(
-            f"Expected one group id per row, ({shape[0]},), or per image of a dense map, but got shape {names.shape}: "
-            "give each example its patient's id."
-        )
+        came = f"shape {names.shape}: give each example its patient's id"
+        raise ValueError(f"Expected one group id per row, ({shape[0]},), or per image of a dense map, but got {came}.")
     plain = names.dtype.kind in "biuf"
     listed: list[Any] = [] if plain else list(groups)  # NumPy would convert missing values in a list of strings to strings
     without = np.flatnonzero(names != names if plain else [is_missing(name) for name in listed])
     if len(without):
-        raise ValueError(
-            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
-            "give each such row an id of its own."
-        )
+        rows = without[:5].tolist()
+        raise ValueError(f"Expected a group id for every row, but row(s) {rows} have none: give each an id of its own.")
     order = {name: number for number, name in enumerate(dict.fromkeys(listed))}
     number = np.unique(names, return_inverse=True)[1] if plain else np.array([order[name] for name in listed])
     return np.repeat(number.astype(np.int64), math.prod(shape[2:]))
@@ -316,9 +299,7 @@ def row_blocks(table: Array, rows: int = _BLOCK) -> list[tuple[int, Array]]:
 def checked_level(level: Any) -> float:
     """Return the level of an interval, strictly between 0 and 1, or raise a ValueError."""
     if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(
-            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
-        )
+        raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for 95 %.")
     return float(level)
 
 
@@ -327,10 +308,17 @@ def checked_choice(value: Any, name: str, choices: Iterable[Choice], remedy: str
     listed = list(choices)
     if not isinstance(value, str | int | type(None)) or value not in listed:
         *first, last = map(repr, listed)
-        raise ValueError(
-            f"Expected `{name}` to be {', '.join(first)}{' or ' * bool(first)}{last}, but got {value!r}: {remedy}."
-        )
+        options = f"{', '.join(first)}{' or ' * bool(first)}{last}"
+        raise ValueError(f"Expected `{name}` to be {options}, but got {value!r}: {remedy}.")
     return listed[listed.index(value)]
+
+
+def checked_int(value: Any, name: str, least: int, most: float = math.inf, remedy: str = "leave it out for the default") -> int:
+    """Return an int from `least` to `most`, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        span = f"of at least {least}" if most == math.inf else f"in {least}..{most}"
+        raise ValueError(f"Expected `{name}` to be an int {span}, but got {value!r}: {remedy}.")
+    return int(value)
 
 
 def checked_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf, remedy: str = "") -> float:
@@ -356,12 +344,10 @@ def random_generator(generator: Any) -> np.random.Generator:
     if type(generator).__module__.startswith("torch") and hasattr(generator, "initial_seed"):
         torch = sys.modules["torch"]
         return np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-    if generator is not None and (isinstance(generator, bool) or not isinstance(generator, int | np.integer) or generator < 0):
-        raise ValueError(
-            f"Expected `generator` to be a numpy.random.Generator, a torch.Generator or a seed, but got {generator!r}: write "
-            "numpy.random.default_rng(0)."
-        )
-    return np.random.default_rng(0 if generator is None else generator)
+    if generator is not None and (isinstance(generator, bool) or not isinstance(generator, Integral) or int(generator) < 0):
+        came = f"{generator!r}: write numpy.random.default_rng(0)"
+        raise ValueError(f"Expected `generator` to be a numpy.random.Generator, a torch.Generator or a seed, but got {came}.")
+    return np.random.default_rng(0 if generator is None else int(generator))
 
 
 def _moved(array: Array, source: int, destination: int) -> Array:
@@ -371,16 +357,13 @@ def _moved(array: Array, source: int, destination: int) -> Array:
 
 def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) -> None:
     """Raise the ValueError for floats and bools given instead of class numbers."""
-    call = f"{name}.long()" if is_tensor(given) else "y.astype(int)"
-    remedy = f"call `{call}` on class numbers"
+    remedy = f"call `{f'{name}.long()' if is_tensor(given) else 'y.astype(int)'}` on class numbers"
     if labels.dtype == bool:
         remedy = f"False and True number two classes; give the class of each row, in 0..{num_classes - 1}"
     elif np.isnan(labels).any():
         remedy = "drop the rows without a label (NaN), such as by `y.notna()` of a pandas series, then `y.astype(int)`"
-    raise ValueError(
-        f"Expected `{name}` to be class numbers, or soft votes with a column for each of {num_classes} classes, but got "
-        f"{labels.dtype} of shape {labels.shape}: {remedy}."
-    )
+    came = f"{labels.dtype} of shape {labels.shape}: {remedy}"
+    raise ValueError(f"Expected `{name}` to be class numbers, or soft votes of {num_classes} classes, but got {came}.")
 
 
 def _rounding(values: Any) -> float:
@@ -394,20 +377,13 @@ def _check_rows(block: np.ndarray, start: int, tolerance: float, name: str) -> N
     fine = np.abs(logsumexp(np.asfortranarray(full_precision(block)))[:, 0]) <= tolerance  # NaN is not
     if fine.all():
         return
-    row = int(np.flatnonzero(~fine)[0])
-    shown = [round(value, 4) for value in block[row, :10].tolist()]
-    if np.isnan(block[row]).any():
-        raise ValueError(
-            f"Expected `{name}` without NaN, but row {start + row} is {shown}: drop such rows, or find out what "
-            "made them; no figure can be right with them."
-        )
-    if (block[row] >= 0).all() and abs(block[row].astype(float).sum() - 1) < 1e-2:
+    own = block[row := int(np.flatnonzero(~fine)[0])]
+    shown = f"row {start + row} is {[round(value, 4) for value in own[:10].tolist()]}"
+    if np.isnan(own).any():
+        raise ValueError(f"Expected `{name}` without NaN, but {shown}: drop such rows, or find out what made them.")
+    remedy = "are these logits? Apply a log-softmax: scipy.special.log_softmax(logits, 1), torch.log_softmax(logits, 1)"
+    if (own >= 0).all() and abs(own.astype(float).sum() - 1) < 1e-2:
         remedy = "these look like probabilities; take their logarithm"
-    else:
-        remedy = "are these logits? Apply a log-softmax: scipy.special.log_softmax(logits, 1), torch.log_softmax(logits, 1)"
-        if (block[row] <= 0).all():
-            remedy += "; of findings that can be present together (multi-label)? Pass a Prevalence.multilabel"
-    raise ValueError(
-        f"Expected the rows of `{name}` to be log-probabilities, whose exponentials sum to 1, but row {start + row} "
-        f"is {shown}: {remedy}."
-    )
+    elif (own <= 0).all():
+        remedy += "; of findings that can be present together (multi-label)? Pass a Prevalence.multilabel"
+    raise ValueError(f"Expected rows of `{name}` to be log-probabilities, whose exponentials sum to 1, but {shown}: {remedy}.")

@@ -43,17 +43,12 @@ def finding_tables(log_probs: Predictions, num_findings: int) -> Array:
         num_findings: L.
     """
     given = array_or_tensor(log_probs, "log_probs")
-    expected = f"(n, {num_findings}) or (n, 2, {num_findings})"
-    if given.ndim < 2 or len(given) == 0 or "float" not in str(given.dtype):
-        raise ValueError(
-            f"Expected `log_probs` of {num_findings} findings (multi-label), floats of shape {expected}, but got {given.dtype} "
-            f"of shape {tuple(given.shape)}: pass log σ(logits), such as torch.nn.functional.logsigmoid(logits)."
-        )
     table = is_table(given, num_findings)
-    if not table and given.shape[1] != num_findings:
+    if given.ndim < 2 or len(given) == 0 or "float" not in str(given.dtype) or not (table or given.shape[1] == num_findings):
         raise ValueError(
-            f"Expected `log_probs` of {num_findings} findings (multi-label), of shape {expected}, but got "
-            f"{tuple(given.shape)}: a column for each finding, in the order of the prevalence."
+            f"Expected `log_probs` of {num_findings} findings (multi-label), floats of shape (n, {num_findings}) or (n, 2, "
+            f"{num_findings}), but got {given.dtype} of shape {tuple(given.shape)}: pass log σ(logits), in the order of the "
+            "prevalence, such as torch.nn.functional.logsigmoid(logits)."
         )
     if not is_traced(given):
         _check_values(array_of(given, "log_probs").astype(np.float64), table)
@@ -61,25 +56,20 @@ def finding_tables(log_probs: Predictions, num_findings: int) -> Array:
 
 
 def _check_values(values: np.ndarray, table: bool) -> None:
-    if table:
-        if not (np.abs(logsumexp(values)) <= 1e-4).all():
-            raise ValueError(
-                "Expected tables of log-probabilities (n, 2, L) whose exponentials sum to 1 over dimension 1, but some do not: "
-                "take a log-softmax over it."
-            )
-        return
     if np.isnan(values).any():
         raise ValueError("Expected `log_probs` without NaN, but got some: no figure can be right with them; drop such rows.")
-    if (values > 0).any():
+    sums = np.abs(logsumexp(values)) if table or values.shape[1:] == (2,) else np.ones(1)
+    if table and not (sums <= 1e-4).all():
+        remedy = "take a log-softmax over dimension 1"
+        raise ValueError(f"Expected tables (n, 2, L) of log-probabilities that sum to 1, but some do not: {remedy}.")
+    if (values > 1e-4 * table).any():
         raise ValueError(
-            "Expected `log_probs` to be log-probabilities that each finding is present, at most 0, but some are above: are "
-            "these logits? Take torch.nn.functional.logsigmoid(logits); of probabilities take the logarithm."
+            "Expected log-probabilities that each finding is present, at most 0, but some are above: are these logits? Take "
+            "torch.nn.functional.logsigmoid(logits); of probabilities take the logarithm."
         )
-    if values.shape == (len(values), 2) and len(values) > 1 and (np.abs(logsumexp(values)) < 1e-4).all():
-        raise ValueError(
-            "Expected `log_probs` of two findings (multi-label), but each row's probabilities sum to 1, as those of two "
-            "classes that exclude each other: use Prevalence.binary for these; for two findings give tables (n, 2, 2)."
-        )
+    if not table and len(values) > 1 and (sums < 1e-4).all():
+        remedy = "use Prevalence.binary, or give tables (n, 2, 2)"
+        raise ValueError(f"Expected two findings (multi-label), but got two classes that exclude each other: {remedy}.")
 
 
 def map_findings(log_probs: Predictions, names: Sequence[str], call: Callable[[Array, int], Array]) -> Any:
@@ -157,10 +147,8 @@ class FindingRows:
         labels = array_of(in_order(target, names), name).astype(np.float64)
         expected = (len(tables), *tables.shape[2:])
         if labels.shape != expected:
-            raise ValueError(
-                f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {labels.shape}: "
-                "0 is absent, 1 present, NaN not read."
-            )
+            came = f"{labels.shape}: 0 is absent, 1 present, NaN not read"
+            raise ValueError(f"Expected multi-label `{name}` of shape {expected}, but got {came}.")
         check_findings(labels, name)
         return cls(names, tables, labels, pattern_weights(prevalence, labels) if weighted else None)
 
@@ -214,10 +202,8 @@ def one_finding(
     if finding not in names:
         raise ValueError(f"Expected `finding` to be one of {names}, but got {finding!r}: give its name.")
     if getattr(prevalence, "patterns", None) is not None:
-        raise ValueError(
-            "Expected findings that were sampled each by itself, but this prevalence has weights of rows by the findings they "
-            "have together, which a table of one finding loses: use `evaluate` or `check` with all findings."
-        )
+        remedy = "use `evaluate` or `check` with all findings"
+        raise ValueError(f"Expected findings that were sampled each by itself, but they were sampled together: {remedy}.")
     return FindingRows.of(log_probs, target, prevalence)[names.index(finding)][:2]
 
 
@@ -230,9 +216,7 @@ def pattern_weights(prevalence: Any, labels: Float64[np.ndarray, "n l *dense"]) 
     if patterns is None:
         return None
     if labels.ndim > 2:
-        raise ValueError(
-            "Expected labels of images (n, L) for weights by the findings of an image, but got maps: use Prevalence.multilabel."
-        )
+        raise ValueError("Expected labels (n, L) for weights by findings, but got maps: use Prevalence.multilabel.")
     weights = patterns.of_rows(labels)
     for present in (0, 1):
         _warn_of_rows(weights, labels == present)
@@ -250,13 +234,12 @@ def _warn_of_rows(weights: np.ndarray, own: np.ndarray) -> None:
     mean = (weights * own).sum(0) / count
     error = np.sqrt(((weights - mean) ** 2 * own).sum(0) + mean**2) / np.sqrt(np.maximum(count * (count - 1), 1e-300))
     if (mean - 1 > 4 * error).any():
-        warnings.warn(
-            "These rows were not sampled by findings as the label matrix of the prevalence was: patterns of findings with a "
-            "large weight are too frequent, and the weights are wrong for them. For a random sample of the population, pass a "
-            "prevalence without weights: Prevalence.multilabel(dict(zip(prevalence.names, prevalence))).",
-            PrevalenceWarning,
-            stacklevel=5,
+        message = (
+            "These rows were not sampled by findings as the label matrix of the prevalence was: patterns with a large weight "
+            "are too frequent. For a random sample of the population, pass a prevalence without weights: "
+            "Prevalence.multilabel(dict(zip(prevalence.names, prevalence)))."
         )
+        warnings.warn(message, PrevalenceWarning, stacklevel=5)
 
 
 Result = TypeVar("Result")
@@ -320,10 +303,7 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers by finding."""
-        return {
-            name: each.to_dict() if hasattr(each, "to_dict") else asdict(each)  # type: ignore[call-overload]
-            for name, each in self._results.items()
-        }
+        return {name: each.to_dict() if hasattr(each, "to_dict") else asdict(each) for name, each in self.items()}  # type: ignore[call-overload]
 
     def __repr__(self) -> str:
         if self._cells is None:
@@ -336,13 +316,10 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
     def _repr_html_(self) -> str:
         if self._cells is None:
             return "".join(f"<h4>{html.escape(name)}</h4><pre>{html.escape(repr(each))}</pre>" for name, each in self.items())
-        tags = ["th", *["td"] * len(self)]
-        rows = (
-            "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) + "</tr>"
-            for tag, line in zip(tags, self._lines(self._cells), strict=True)
-        )
-        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks)
-        return f"<p>{html.escape(self._title)}</p><table>{''.join(rows)}</table>{remarks}"
+        rows = zip(["th", *["td"] * len(self)], self._lines(self._cells), strict=True)
+        cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in rows)
+        title, *remarks = (f"<p>{html.escape(line)}</p>" for line in (self._title, *self._remarks))
+        return f"{title}<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{''.join(remarks)}"
 
     def _lines(self, cells: Callable[[Result], Mapping[str, str]]) -> list[list[str]]:
         """Return the lines of the table, with the names of all columns first; a result without a column has "–" there."""

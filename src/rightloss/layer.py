@@ -14,13 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .arrays import multiply_classes
+from .arrays import is_traced, multiply_classes
 from .finding_tables import multiply_findings
 from .likelihoods import Categorical, Likelihood
 from .losses.functional import likelihood_of
-from .marginals import in_transform
 from .predictive.retarget import refuse_patterns
-from .prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
+from .prevalence import Frequencies, Mix, MultilabelPrevalence, Prevalence, frequencies, log_mix
 from .serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from .tensors import as_input, by_cell, first_float, full_precision, in_mode, tensor_of
 
@@ -80,12 +79,9 @@ class PrevalenceLayer(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
-        given: Any = prevalence
-        if not isinstance(given, Prevalence | MultilabelPrevalence):
-            remedy = "rightloss.Prevalence([…])"
-            if isinstance(given, PopulationEstimate):
-                remedy = "give the one the model was trained for, and the estimate to `predict(x, population=…)`"
-            raise ValueError(f"Expected a Prevalence of classes, but got {type(given).__name__}: {remedy}.")
+        if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
+            came = f"{type(prevalence).__name__}: give the one the model was trained for, and another one to `predict`"
+            raise ValueError(f"Expected a Prevalence of classes, but got {came}.")
         if isinstance(prevalence, Prevalence):
             likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
             self.classes = _class_names(classes, prevalence.num_classes)
@@ -93,7 +89,7 @@ class PrevalenceLayer(nn.Module):
             self.classes = prevalence.names
             if classes is not None and tuple(classes) != prevalence.names:
                 raise ValueError(f"Expected the names of the prevalence, {list(prevalence.names)}, but got {list(classes)}.")
-            if outputs_at == "sampling" and prevalence.patterns is not None:
+            if outputs_at == "sampling":
                 refuse_patterns(prevalence, prevalence.sampling)
         self.likelihood = likelihood_of(likelihood, prevalence)
         self.model, self.prevalence = model, prevalence
@@ -171,11 +167,10 @@ class PrevalenceLayer(nn.Module):
         else:
             prevalence = saved_prevalence(facts)
         layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
-        own = layer._facts()["likelihood"]
-        if facts["likelihood"] != own:
+        saved, own = facts["likelihood"], layer._facts()["likelihood"]
+        if saved != own:
             raise ValueError(
-                f"Expected the likelihood that the layer was saved with, {facts['likelihood']}, but got {own}: "
-                "pass `likelihood=…` to load."
+                f"Expected the likelihood of the saved layer, {saved}, but got {own}: pass `likelihood=…`."
             )
         check_fit(tensors, layer.state_dict())
         layer.load_state_dict(tensors)
@@ -195,36 +190,31 @@ class PrevalenceLayer(nn.Module):
                 continue  # torch reports it
             # up to half precision, in case the state was saved in it
             if not torch.allclose(given.to(own), own, rtol=2**-7, atol=1e-7):
-                raise ValueError(
-                    f"Expected weights of a layer of the same prevalence, but `{name}` is {given.tolist()} there and "
-                    f"{own.tolist()} here: make this layer with the other's prevalence and `outputs_at`."
-                )
+                came = f"{given.tolist()} there and {own.tolist()} here: make this layer with the other's prevalence"
+                raise ValueError(f"Expected weights of a layer of the same prevalence, but `{name}` is {came}.")
             state_dict[prefix + name] = own.to(given.device, getattr(self, name).dtype)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _table(self, outputs: Tensor) -> Float[Tensor, "n k *dense"]:
+        size, remedy = self.log_population.shape[-1], "match the last layer and the prevalence"
         if isinstance(self.prevalence, MultilabelPrevalence):
-            if outputs.ndim < 2 or outputs.shape[1] != len(self.prevalence):
-                raise ValueError(
-                    f"Expected the model to give a logit for each of {len(self.prevalence)} findings (multi-label), but got "
-                    f"shape {tuple(outputs.shape)}: match the last layer and the prevalence."
-                )
+            if outputs.ndim < 2 or outputs.shape[1] != size:
+                came = f"shape {tuple(outputs.shape)}: {remedy}"
+                raise ValueError(f"Expected a logit for each of {size} findings (multi-label), but got {came}.")
             return torch.log_softmax(torch.stack([torch.zeros_like(outputs), outputs], 1), 1)
         if outputs.ndim == 1 and self.likelihood.num_outputs == 1:
             outputs = outputs.unsqueeze(1)
         table = by_cell(self.likelihood.table, outputs)
-        if table.shape[1] != self.prevalence.num_classes:
-            raise ValueError(
-                f"Expected the model to predict {self.prevalence.num_classes} classes, but got {table.shape[1]}: "
-                "match the last layer and the prevalence."
-            )
+        if table.shape[1] != size:
+            raise ValueError(f"Expected the model to predict {size} classes, but got {table.shape[1]}: {remedy}.")
         return table
 
     def _moved(self, table: Tensor, log_pi: Tensor) -> Tensor:
         wide = full_precision(table)
+        log_factors = log_pi.to(wide) - self.log_outputs_at.to(wide)
         if isinstance(self.prevalence, MultilabelPrevalence):
-            return multiply_findings(table, log_pi.to(wide) - self.log_outputs_at.to(wide))[:, 1]
-        return multiply_classes(table, log_pi.to(wide) - self.log_outputs_at.to(wide))
+            return multiply_findings(table, log_factors)[:, 1]
+        return multiply_classes(table, log_factors)
 
     def _log_population(self, population: Any, rows: int) -> Tensor:
         """Return log π for `forward`; values are checked only outside a graph that is being traced."""
@@ -232,20 +222,16 @@ class PrevalenceLayer(nn.Module):
             return _log_finding_rates(population, len(self.prevalence), rows)
         size = self.prevalence.num_classes
         if not isinstance(population, Tensor) or (population.ndim == 0 and size != 2):
-            raise ValueError(
-                f"Expected `population` to be a tensor of {size} frequencies, but got {population!r}: write "
-                f"torch.tensor({'rate' if size == 2 else '[…]'}), or use `predict`, which also takes numbers and lists."
-            )
+            remedy = f"write torch.tensor({'rate' if size == 2 else '[…]'}), or use `predict`, which also takes numbers"
+            raise ValueError(f"Expected `population` to be a tensor of {size} frequencies, but got {population!r}: {remedy}.")
         if population.ndim == 0:
             population = population[None]
-        if not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_transform()):
+        if not is_traced(population):
             one = size == 2 and population.shape == (1,)
             log_mix(population[0] if one else population, "population", size, rows)
         elif population.shape[-1] not in ((1, 2) if size == 2 else (size,)):
-            raise ValueError(
-                f"Expected `population` to have {size} entries, one per class, but got shape {tuple(population.shape)}: "
-                "give the exporter an example of the shape that will be used."
-            )
+            came = f"shape {tuple(population.shape)}: give the exporter an example of the shape that will be used"
+            raise ValueError(f"Expected `population` to have {size} entries, one per class, but got {came}.")
         if population.shape[-1] != size:  # how often class 1 occurs
             population = torch.cat([1 - population, population], -1)
         return population.log()
@@ -255,9 +241,8 @@ class PrevalenceLayer(nn.Module):
             return population
         if self.classes is None or set(population) != set(self.classes):
             names = "none, so pass `classes=…` to the layer" if self.classes is None else ", ".join(self.classes)
-            raise ValueError(
-                f"Expected a frequency for each class by its name, but got {list(population)}: the classes' names are {names}."
-            )
+            came = f"{list(population)}: the classes' names are {names}"
+            raise ValueError(f"Expected a frequency for each class by its name, but got {came}.")
         return [population[name] for name in self.classes]
 
     def _facts(self) -> dict[str, Any]:
@@ -277,16 +262,11 @@ def _log_frequencies(population: np.ndarray, prevalence: Prevalence | Multilabel
 
 def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:
     """Return the log-rates of absent and present of each finding, `(2, L)` or `(n, 2, L)`."""
-    if not isinstance(population, Tensor) or population.shape[-1:] != (findings,) or population.ndim > 2:
-        raise ValueError(
-            f"Expected `population` to be a tensor of {findings} rates, one for each finding (multi-label), but got "
-            f"{population!r}: write torch.tensor([…]), or use `predict`, which also takes lists and dicts."
-        )
-    if not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_transform()):
-        if population.ndim == 2 and len(population) != rows:
-            raise ValueError(f"Expected rates for each of {rows} rows, but got {len(population)}: give one list for all rows.")
-        if not bool(((population > 0) & (population < 1)).all()):
-            raise ValueError(f"Expected rates strictly between 0 and 1 in `population`, but got {population.tolist()}.")
+    if not isinstance(population, Tensor) or population.shape not in ((findings,), (rows, findings)):
+        remedy = "write torch.tensor([…]), or use `predict`, which also takes lists and dicts"
+        raise ValueError(f"Expected `population` to be a tensor of {findings} rates, but got {population!r}: {remedy}.")
+    if not is_traced(population) and not bool(((population > 0) & (population < 1)).all()):
+        raise ValueError(f"Expected rates strictly between 0 and 1 in `population`, but got {population.tolist()}.")
     return torch.stack([torch.log1p(-population), population.log()], -2)
 
 
@@ -306,28 +286,25 @@ def _numbers(frame: Any) -> np.ndarray:
     columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # their dtypes may differ
     others = [name for name, column in columns.items() if column.dtype.kind not in "biuf"]
     if others:
-        raise ValueError(
-            f"Expected a DataFrame of numbers, but column(s) {others} are not: encode words with pandas.get_dummies(x), fill "
-            "what is missing with x.fillna(…), or leave the column out with x.drop(columns=…), as was done in training."
-        )
+        remedy = "encode words with pandas.get_dummies(x), fill what is missing with x.fillna(…), as was done in training"
+        raise ValueError(f"Expected a DataFrame of numbers, but column(s) {others} are not: {remedy}.")
     return np.stack(list(columns.values()), 1)
 
 
 def _outputs_at(value: Any, prevalence: Prevalence | MultilabelPrevalence) -> tuple[str | list[float], Tensor]:
     """Return `outputs_at` as the layer stores it, and its log-frequencies."""
-    if not isinstance(value, str):
-        if isinstance(prevalence, Prevalence):
-            mix = frequencies(value, "outputs_at", prevalence.num_classes)
-        else:
-            mix = prevalence.retarget(value).population
-        return mix.tolist(), _log_frequencies(mix, prevalence)
-    if value not in ("population", "sampling"):
-        raise ValueError(
-            f"Expected `outputs_at` to be 'population', 'sampling' or frequencies, but got {value!r}: 'population' after "
-            "one of rightloss's losses, 'sampling' after plain cross-entropy."
-        )
-    mix = prevalence.population if value == "population" else prevalence.sampling
-    return value, _log_frequencies(mix, prevalence)
+    if isinstance(value, str):
+        if value not in ("population", "sampling"):
+            remedy = "'population' after one of rightloss's losses, 'sampling' after cross-entropy"
+            raise ValueError(
+                f"Expected `outputs_at` to be 'population', 'sampling' or frequencies, but got {value!r}: {remedy}"
+            )
+        return value, _log_frequencies(getattr(prevalence, value), prevalence)
+    if isinstance(prevalence, Prevalence):
+        mix = frequencies(value, "outputs_at", prevalence.num_classes)
+    else:
+        mix = prevalence.retarget(value).population
+    return mix.tolist(), _log_frequencies(mix, prevalence)
 
 
 def _class_names(classes: Any, num_classes: int) -> tuple[str, ...] | None:

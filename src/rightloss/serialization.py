@@ -54,7 +54,10 @@ class Format:
 def write_file(kind: Format, path: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
     """Write arrays, or tensors, and metadata atomically to `path`."""
     path = Path(path)
-    _refuse_folder(path)
+    if path.is_dir():
+        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"Expected a folder at {path.parent}, but there is none: make it first.")
     odd = [name for name, value in arrays.items() if not isinstance(value, np.ndarray) and not is_tensor(value)]
     if odd:
         raise ValueError(f"Expected the model's state to be tensors, but {odd} are not: leave out `get_extra_state`.")
@@ -78,7 +81,8 @@ def read_file(
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return arrays, or tensors, and metadata; raise a ValueError that says what is wrong with the file."""
     path = Path(path)
-    _refuse_folder(path)
+    if path.is_dir():
+        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file saved by {kind.saved_by}, but there is none at {path}: is the path right?")
     safetensors = _safetensors("safetensors")
@@ -87,15 +91,10 @@ def read_file(
             facts = _facts_of(kind, (file.metadata() or {}).get(_KEY), path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"Expected a file saved by {kind.saved_by}, but {path} is {_kind_of(path)} ({error}): save the {kind.thing} again, "
-            "or give the path of that file."
-        ) from error
-    said = facts.pop("sha256", None)
-    if said != _digest(tensors, facts):
-        raise ValueError(
-            f"Expected {path} to be as it was saved, but its digest differs: it is damaged; copy or save it again."
-        )
+        came = f"{path} is damaged, or of another kind ({error}): save the {kind.thing} again, or give its path"
+        raise ValueError(f"Expected a file saved by {kind.saved_by}, but {came}.") from error
+    if facts.pop("sha256", None) != _digest(tensors, facts):
+        raise ValueError(f"Expected {path} as it was saved, but its digest differs: it is damaged; copy or save it again.")
     missing = [name for name in kind.facts if name not in facts]
     if missing:
         raise ValueError(f"Expected {path} to hold the prevalence, but it lacks {missing}: save the {kind.thing} again.")
@@ -111,10 +110,8 @@ def check_fit(tensors: Mapping[str, Array], own: Mapping[str, Array]) -> None:
             saved, needed = (f"{_dtype(each)} {tuple(each.shape)}" for each in (tensors[name], own[name]))
             wrong.append(f"{name} is {saved} in the file and {needed} in the model")
     if wrong:
-        raise ValueError(
-            f"Expected weights that fit the model, but {'; '.join(wrong[:10])}{' …' * (len(wrong) > 10)}: "
-            "give a fresh model, made as the saved one was and in its dtype, or a wider one."
-        )
+        remedy = "give a fresh model, made as the saved one was and in its dtype, or a wider one"
+        raise ValueError(f"Expected weights that fit, but {'; '.join(wrong[:10])}{' …' * (len(wrong) > 10)}: {remedy}.")
 
 
 def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str, Any]:
@@ -148,15 +145,11 @@ def _facts_of(kind: Format, text: str | None, path: Path) -> dict[str, Any]:
     if other != kind.name and str(other).startswith("rightloss."):
         raise ValueError(f"Expected a file saved by {kind.saved_by}, but {path} holds a {other}: load it with that.")
     if not isinstance(facts, dict) or other != kind.name:
-        raise ValueError(
-            f"Expected a file saved by {kind.saved_by}, but {path} is another's safetensors file: "
-            f"load it with safetensors, {kind.wrapping} and save that."
-        )
+        remedy = f"load it with safetensors, {kind.wrapping} and save that"
+        raise ValueError(f"Expected a file saved by {kind.saved_by}, but {path} is another's safetensors file: {remedy}.")
     if facts.get("version") != kind.version:
-        raise ValueError(
-            f"Expected version {kind.version} of the file format, but {path} has {facts.get('version')!r}, "
-            f"written by rightloss {facts.get('rightloss')}: update rightloss (this is {__version__})."
-        )
+        came = f"{facts.get('version')!r}, of rightloss {facts.get('rightloss')}: update rightloss (this is {__version__})"
+        raise ValueError(f"Expected version {kind.version} of the file format, but {path} has {came}.")
     return facts
 
 
@@ -183,21 +176,6 @@ def _fits(given: Array, own: Array) -> bool:
     """Return whether a copy is lossless: the same shape, and the same dtype or a wider float."""
     old, new = _dtype(given), _dtype(own)
     return given.shape == own.shape and (old == new or _BITS.get(old, 99) < _BITS.get(new, 0))
-
-
-def _kind_of(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(2)
-    known = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON"}
-    named = (what for magic, what in known.items() if start.startswith(magic))
-    return next(named, "cut short, damaged, or of another kind") if start else "empty"
-
-
-def _refuse_folder(path: Path) -> None:
-    if path.is_dir():
-        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"Expected a folder at {path.parent}, but there is none: make it first.")
 
 
 def _safetensors(name: str) -> ModuleType:

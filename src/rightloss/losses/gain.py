@@ -91,7 +91,7 @@ def information_gain(
 
         log p(y_n|x_n,w) − Σ_k (ρ_k − κ r_k) log p(k|w):
 
-    the declared ρ_k are in the place of the label frequencies f_k of the batch, which would be the mean of Eq. (1). The f_k come
+    the declared ρ_k replace the label frequencies f_k of the batch, which would be the mean of Eq. (1). The f_k come
     from the same rows as the gradient of log p(k|w), so that the gradient of f_k log p(k|w) is biased in a minibatch; with ρ_k
     it is not. At κ = 0 the loss stays the paper's, where a constant prediction gains nothing in any batch.
     `benchmarks/label_frequencies.py` compares both.

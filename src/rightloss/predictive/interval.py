@@ -6,7 +6,6 @@ Stage: `log_probs`, distribution of π → mean and interval of p(k|x,π).
 from __future__ import annotations
 
 import math
-import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ..arrays import (
     Predictions,
     array_of,
     as_given,
+    checked_int,
     checked_level,
     map_of,
     multiply_classes,
@@ -96,10 +96,9 @@ def retarget_interval(
     """
     table = array_of(class_table(log_probs), "log_probs")
     rows, num_classes = table.shape[:2]
-    level = checked_level(level)
-    count = _checked_draws(draws, level)
-    generator = random_generator(generator)
-    to = without_estimate(to)
+    level, generator, to = checked_level(level), random_generator(generator), without_estimate(to)
+    least = math.ceil(2 / (1 - level))
+    count = math.ceil(200 / (1 - level)) if draws is None else checked_int(draws, "draws", least, remedy=f"for level {level:g}")
     start = log_mix(from_, "from_", num_classes, rows)
     target = log_mix(to, "to", num_classes, rows)
     if not isinstance(to, Prevalence) or to.concentration is None:
@@ -118,28 +117,10 @@ def retarget_interval(
         b, a = to.concentration.tolist()
         found = _two_classes(logits, BetaLogOdds(a, b), level)
     else:
-        if count > _DRAWN // num_classes:
-            raise ValueError(
-                f"Expected at most {_DRAWN // num_classes} draws of {num_classes} classes, but got {count}: lower `level`, "
-                "which needs so many, or set `draws`."
-            )
+        if count > (most := _DRAWN // num_classes):
+            raise ValueError(f"Expected at most {most} draws of {num_classes} classes, but got {count}: lower `level`.")
         found = _many_classes(logits, to.sample(count, generator), level)
     return PredictionInterval(*(as_given(map_of(each, table.shape).astype(table.dtype), log_probs) for each in found))
-
-
-def _checked_draws(draws: Any, level: float) -> int:
-    """Return the number of draws, checked to have some beyond each limit."""
-    try:
-        count = math.ceil(200 / (1 - level)) if draws is None else operator.index(draws)
-    except TypeError:
-        raise ValueError(f"Expected `draws` to be a whole number, but got {draws!r}: round it.") from None
-    least = math.ceil(2 / (1 - level))
-    if count < least:
-        raise ValueError(
-            f"Expected at least {least} draws for level {level:g}, but got {count}: "
-            "fewer leave none beyond the interval's ends."
-        )
-    return count
 
 
 def _two_classes(logits: np.ndarray, beta: BetaLogOdds, level: float) -> list[np.ndarray]:
@@ -151,22 +132,16 @@ def _two_classes(logits: np.ndarray, beta: BetaLogOdds, level: float) -> list[np
     def mean(block: np.ndarray) -> np.ndarray:
         return np.stack([expit(sign * (block + nodes)) @ weights for sign in signs], 1)
 
-    return [
-        _blockwise(mean, odds, len(nodes)),
-        expit(signs * (odds + ends[::-1])),
-        expit(signs * (odds + ends)),
-    ]
+    return [_blockwise(mean, odds, len(nodes)), expit(signs * (odds + ends[::-1])), expit(signs * (odds + ends))]
 
 
 def _many_classes(logits: np.ndarray, draws: np.ndarray, level: float) -> list[np.ndarray]:
     def summary(block: np.ndarray) -> np.ndarray:
         # relative to the most probable class, so that its product with a draw is never 0
-        ratio = np.exp(block - block.max(1, keepdims=True))
-        probs = ratio[:, :, None] * draws.T
+        probs = np.exp(block - block.max(1, keepdims=True))[:, :, None] * draws.T
         probs /= probs.sum(1, keepdims=True)
         mean = probs.mean(2)
-        ends = np.quantile(probs, [(1 - level) / 2, (1 + level) / 2], axis=2, overwrite_input=True)
-        return np.stack([mean, *ends], 1)
+        return np.stack([mean, *np.quantile(probs, [(1 - level) / 2, (1 + level) / 2], axis=2, overwrite_input=True)], 1)
 
     return list(np.moveaxis(_blockwise(summary, logits, draws.size), 1, 0))
 
@@ -210,8 +185,7 @@ class BetaLogOdds:
         return low if low < 0 else -_log_odds_quantile(self.b, self.a, 1 - share)
 
     def _log_density(self, u: Any) -> Any:
-        share = self.a / (self.a + self.b)
-        rest = self.b / (self.a + self.b)
+        share, rest = self.a / (self.a + self.b), self.b / (self.a + self.b)
         return -self.a * np.log1p(rest * np.expm1(-u)) - self.b * np.log1p(share * np.expm1(u))
 
     def _reach(self, direction: float, width: float) -> float:

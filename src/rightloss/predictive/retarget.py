@@ -6,12 +6,13 @@ Stage: `log_probs` at one mix → `log_probs` at another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from ..arrays import Array, Predictions, array_or_tensor, is_traced, log_prob_table, multiply_classes, rows_of
 from ..finding_tables import map_findings
-from ..prevalence import FindingMix, Mix, MultilabelPrevalence, by_finding, log_mix
+from ..prevalence import FindingMix, Mix, MultilabelPrevalence, Prevalence, by_finding, log_mix
 
 
 def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingMix) -> Any:
@@ -57,20 +58,15 @@ def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingM
         array([[0.961, 0.039]])
     """
     if isinstance(from_, MultilabelPrevalence) or isinstance(to, MultilabelPrevalence):
-        return _retarget_findings(log_probs, from_, to)
+        names = from_.names if isinstance(from_, MultilabelPrevalence) else to.names  # type: ignore[union-attr]
+        refuse_patterns(to, from_)
+        rows = len(array_or_tensor(log_probs, "log_probs"))
+        starts, ends = by_finding(from_, "from_", names, rows), by_finding(to, "to", names, rows)
+        return map_findings(log_probs, names, lambda table, number: retarget(table, starts[number], ends[number]))
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    start, end = (one_mix(each, name) for each, name in ((from_, "from_"), (to, "to")))
-    offset = log_mix(end, "to", num_classes, rows) - log_mix(start, "from_", num_classes, rows)
-    return multiply_classes(table, offset)
-
-
-def _retarget_findings(log_probs: Predictions, from_: Any, to: Any) -> Any:
-    names = from_.names if isinstance(from_, MultilabelPrevalence) else to.names
-    refuse_patterns(to, from_)
-    rows = len(array_or_tensor(log_probs, "log_probs"))
-    start, end = by_finding(from_, "from_", names, rows), by_finding(to, "to", names, rows)
-    return map_findings(log_probs, names, lambda table, number: retarget(table, start[number], end[number]))
+    start, end = (log_mix(one_mix(mix, name), name, num_classes, rows) for mix, name in ((from_, "from_"), (to, "to")))
+    return multiply_classes(table, end - start)
 
 
 def refuse_patterns(prevalence: Any, predicted_at: Any) -> None:
@@ -79,25 +75,19 @@ def refuse_patterns(prevalence: Any, predicted_at: Any) -> None:
     if patterns is None or isinstance(predicted_at, MultilabelPrevalence):
         return
     at = by_finding(predicted_at, "from_", prevalence.names)
-    if all(_is_one(rate) and abs(float(rate) - rho) < 1e-6 for rate, rho in zip(at, prevalence.sampling.tolist(), strict=True)):
+    rates = zip(at, prevalence.sampling.tolist(), strict=True)
+    if all(np.ndim(rate) == 0 and not isinstance(rate, Prevalence) and abs(float(rate) - rho) < 1e-6 for rate, rho in rates):
         raise ValueError(
-            "Expected predictions at the population, but got those of images sampled by their findings together: rates cannot "
-            "correct them, because images without a finding show too many others; train with one of rightloss's losses and "
-            "this prevalence, or with sample weights by pattern, `prevalence.patterns.of_rows(y)`."
+            "Expected predictions at the population, but got those of images sampled by their findings together, which rates "
+            "cannot correct: train with one of rightloss's losses, or with the weights `prevalence.patterns.of_rows(y)`."
         )
-
-
-def _is_one(rate: Any) -> bool:
-    return isinstance(rate, Real) or getattr(rate, "ndim", None) == 0
 
 
 def one_mix(mix: Any, name: str) -> Any:
     """Return the mix of classes that exclude each other, or raise a ValueError for rates by name."""
     if isinstance(mix, Mapping):
-        raise ValueError(
-            f"Expected `{name}` to be K frequencies, but got a dict: write a list in the order of the columns; rates of "
-            "findings by name (multi-label) need Prevalence.multilabel(…) on the other side."
-        )
+        remedy = "write a list in the order of the columns; for findings (multi-label) use Prevalence.multilabel"
+        raise ValueError(f"Expected `{name}` to be K frequencies, but got a dict: {remedy}.")
     return mix
 
 

@@ -5,13 +5,12 @@ Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
-from ..arrays import Numbers, Predictions, array_of, logsumexp, multiply_classes
+from ..arrays import Array, Numbers, Predictions, array_of, checked_choice, logsumexp, multiply_classes
 from ..finding_tables import in_order, map_findings
 from ..prevalence import (
     FindingMix,
@@ -107,31 +106,39 @@ def undo_sampling(
         >>> np.exp(rl.undo_sampling(log_probs, pos_weight=9)).round(3)
         array([[0.75, 0.25]])
     """
-    several = _numbers(pos_weight) > 1
-    if several or isinstance(population, MultilabelPrevalence) or isinstance(sampling, MultilabelPrevalence):
+    if _numbers(pos_weight) > 1 or isinstance(population, MultilabelPrevalence) or isinstance(sampling, MultilabelPrevalence):
         others = (class_weight, scale_pos_weight, pos_bagging_fraction, neg_bagging_fraction, kept)
         if any(each is not None for each in others):
-            raise ValueError(
-                "Expected `pos_weight`, a number for each finding, or `sampling` with multi-label predictions, but got another "
-                "argument: its weights are not by finding."
-            )
+            came = "another argument: its weights are not by finding"
+            raise ValueError(f"Expected `pos_weight` or `sampling` with multi-label predictions, but got {came}.")
         return _undo_findings(log_probs, pos_weight, sampling, population, labels)
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    kept = _bagged(kept, pos_bagging_fraction, neg_bagging_fraction, num_classes)
-    _check_choice(class_weight, pos_weight, scale_pos_weight, kept, sampling, num_classes)
+    bags = {0: ("neg_bagging_fraction", neg_bagging_fraction), 1: ("pos_bagging_fraction", pos_bagging_fraction)}
+    bagged = any(value is not None for _, value in bags.values())
+    _check_choice(class_weight, (pos_weight, scale_pos_weight), kept, bagged, sampling, num_classes)
     copies = _log_weights(kept, "kept", num_classes)
-    data = None if labels is None else _log_data_mix(labels, num_classes)
-    log_w = copies + _loss_weights(class_weight, data, copies, num_classes)
-    log_w[1] += _log_positive("pos_weight", pos_weight) + _log_positive("scale_pos_weight", scale_pos_weight)
-    if sampling is None:
-        back = -log_w
-        if population is not None:
-            back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
+    for k, (name, fraction) in bags.items():
+        copies[k] += _log_positive(name, fraction)
+        if bagged and copies[k] > 1e-6:
+            raise ValueError(f"Expected `{name}` to be at most 1, but got {fraction}: it is the share of a class in each bag.")
+    data = None
+    if labels is not None:
+        remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
+        data = np.log(mix_of_every_class(labels, num_classes, -100, remedy))
+    if isinstance(class_weight, str):  # n / (K n_k) of what was kept
+        checked_choice(class_weight, "class_weight", ["balanced"], "or write the weights themselves, a number per class")
+        log_w = -_required(data, "`labels`, those of the training data", "know the 'balanced' weights")
     else:
-        back = -log_w - log_mix(one_mix(sampling, "sampling"), "sampling", num_classes)
+        log_w = copies + _log_weights(class_weight, "class_weight", num_classes)
+    log_w[1] += _log_positive("pos_weight", pos_weight) + _log_positive("scale_pos_weight", scale_pos_weight)
+    back = -log_w
+    if sampling is not None:
+        back = back - log_mix(one_mix(sampling, "sampling"), "sampling", num_classes)
         if population is None:
             back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
+    elif population is not None:
+        back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
     if population is not None:
         back = back + log_mix(one_mix(population, "population"), "population", num_classes, rows)
     return multiply_classes(table, back)
@@ -146,24 +153,23 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
             "have together: rates cannot undo that; train with one of rightloss's losses and this prevalence."
         )
     if not given and _numbers(pos_weight) == 2 and _is_two_classes(log_probs):
-        raise ValueError(
-            "Expected `pos_weight` to be one number for two classes, but got 2: write class_weight=[…] for both classes; for "
-            "two findings that can be present together (multi-label) give the log-probabilities as a table (n, 2, 2)."
-        )
+        remedy = "write class_weight=[…] for both classes; for two findings (multi-label) give a table (n, 2, 2)"
+        raise ValueError(f"Expected `pos_weight` to be one number for two classes, but got 2: {remedy}.")
     names = given[0].names if given else tuple(f"finding {number}" for number in range(_numbers(pos_weight)))
     if isinstance(sampling, MultilabelPrevalence):
         sampling = sampling.sampling
-    matrix = None if labels is None else label_matrix(in_order(labels, names), "labels", len(names))
-
-    def options(number: int) -> dict[str, Any]:
-        read = None if matrix is None else matrix[:, number][~np.isnan(matrix[:, number])].astype(np.int64)
-        return {"labels": read, **{name: None if part is None else part[number] for name, part in by_name.items()}}
-
     if _numbers(pos_weight) == 1:
         pos_weight = [pos_weight] * len(names)
     both = {"pos_weight": pos_weight, "sampling": sampling, "population": population}
-    by_name = {name: None if value is None else by_finding(value, name, names) for name, value in both.items()}
-    return map_findings(log_probs, names, lambda table, number: undo_sampling(table, **options(number)))
+    by_name = {name: by_finding(value, name, names) for name, value in both.items() if value is not None}
+    matrix = None if labels is None else label_matrix(in_order(labels, names), "labels", len(names))
+
+    def undone(table: Array, number: int) -> Any:
+        column = None if matrix is None else matrix[:, number]
+        read = None if column is None else column[~np.isnan(column)].astype(np.int64)
+        return undo_sampling(table, labels=read, **{name: part[number] for name, part in by_name.items()})
+
+    return map_findings(log_probs, names, undone)
 
 
 def _numbers(pos_weight: Any) -> int:
@@ -175,63 +181,30 @@ def _is_two_classes(log_probs: Predictions) -> bool:
     return table.ndim == 2 and table.shape[1] == 2 and bool((np.abs(logsumexp(table)) < 1e-3).all())
 
 
-def _bagged(kept: Any, positive: Any, negative: Any, num_classes: int) -> Any:
-    """Return LightGBM's bagging fractions as `kept`, or `kept` itself if there are none."""
-    if positive is None and negative is None:
-        return kept
-    if num_classes != 2:
-        raise ValueError(
-            "Expected two classes for `pos_bagging_fraction` and `neg_bagging_fraction`, "
-            f"but got {num_classes}: LightGBM bags by class for two only; use `kept`, a number per class."
-        )
-    if kept is not None:
-        raise ValueError(
-            "Expected `kept` or LightGBM's bagging fractions, but got both: write their products as `kept`, a number per class."
-        )
-    return [_share("neg_bagging_fraction", negative), _share("pos_bagging_fraction", positive)]
-
-
-def _share(name: str, fraction: Any) -> float:
-    share = math.exp(_log_positive(name, fraction))
-    if share > 1 + 1e-6:
-        raise ValueError(f"Expected `{name}` to be at most 1, but got {share:g}: it is the share of a class in each bag.")
-    return share
-
-
-def _check_choice(
-    class_weight: Any, pos_weight: Any, scale_pos_weight: Any, kept: Any, sampling: Any, num_classes: int
-) -> None:
-    if all(each is None for each in (class_weight, pos_weight, scale_pos_weight, kept, sampling)):
-        raise ValueError(
-            "Expected an argument that says how the training was rebalanced, but got none of `class_weight`, `pos_weight`, "
-            "`scale_pos_weight`, "
-            "`pos_bagging_fraction`, `neg_bagging_fraction`, `kept`, `sampling`: "
-            "name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
-        )
-    if num_classes != 2 and (pos_weight is not None or scale_pos_weight is not None):
-        raise ValueError(
-            f"Expected two classes for `pos_weight` and `scale_pos_weight`, but got {num_classes}: "
-            "use `class_weight`, a number per class."
-        )
-    if pos_weight is not None and scale_pos_weight is not None:
-        raise ValueError(
-            "Expected `pos_weight` (torch) or `scale_pos_weight` (XGBoost, LightGBM), but got both: one model has one of them."
-        )
-    if kept is not None and sampling is not None:
-        raise ValueError(
-            "Expected `kept` or `sampling`, but got both: `sampling` is the mix finally drawn, whatever was kept; "
-            "leave out `kept`."
-        )
-    if isinstance(class_weight, str) and sampling is not None:
-        raise ValueError(
-            f"Expected class_weight={class_weight!r} or `sampling`, but got both: it is not clear whether the weights were "
-            f"computed before or after resampling; write the weights themselves, a number per class."
-        )
-    if isinstance(sampling, Prevalence | PopulationEstimate):
-        kind, name = type(sampling).__name__, "prevalence" if isinstance(sampling, Prevalence) else "estimate"
-        raise ValueError(
-            f"Expected `sampling` to be frequencies, but got a {kind}, which holds two mixes: write `{name}.sampling`."
-        )
+def _check_choice(class_weight: Any, positive: tuple[Any, Any], kept: Any, bagged: bool, sampling: Any, size: int) -> None:
+    """Raise a ValueError for arguments that say too little, or contradict each other."""
+    weights = sum(each is not None for each in positive)
+    refused = {
+        "an argument that says how the training was rebalanced, but got none of `class_weight`, `pos_weight`, `kept`, "
+        "`sampling` or their like: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes": (
+            class_weight is None and not weights and kept is None and not bagged and sampling is None
+        ),
+        f"two classes for `pos_weight` and `scale_pos_weight`, but got {size}: use `class_weight`": weights > 0 and size != 2,
+        f"two classes for LightGBM's bagging fractions, but got {size}: use `kept`, a number per class": bagged and size != 2,
+        "`pos_weight` or `scale_pos_weight`, but got both: one model has one of them": weights == 2,
+        "`kept` or LightGBM's bagging fractions, but got both: write their products as `kept`": bagged and kept is not None,
+        "`kept` or `sampling`, but got both: `sampling` is the mix finally drawn, leave out `kept`": (
+            sampling is not None and (kept is not None or bagged)
+        ),
+        f"class_weight={class_weight!r} or `sampling`, but got both: were the weights computed before or after "
+        "resampling? write the weights themselves, a number per class": isinstance(class_weight, str) and sampling is not None,
+        f"`sampling` to be frequencies, but got a {type(sampling).__name__}: write `prevalence.sampling`": (
+            isinstance(sampling, Prevalence | PopulationEstimate)
+        ),
+    }
+    for expected, wrong in refused.items():
+        if wrong:
+            raise ValueError(f"Expected {expected}.")
 
 
 def _required(data: np.ndarray | None, what: str, purpose: str) -> np.ndarray:
@@ -240,45 +213,22 @@ def _required(data: np.ndarray | None, what: str, purpose: str) -> np.ndarray:
     return data
 
 
-def _log_data_mix(labels: Any, num_classes: int) -> np.ndarray:
-    remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
-    return np.log(mix_of_every_class(labels, num_classes, -100, remedy))
-
-
-def _loss_weights(class_weight: Any, data: np.ndarray | None, copies: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return log w of the loss; "balanced" is n / (K n_k) of what was kept."""
-    if not isinstance(class_weight, str):
-        return _log_weights(class_weight, "class_weight", num_classes)
-    if class_weight != "balanced":
-        raise ValueError(
-            f"Expected `class_weight` to be 'balanced', a dict or {num_classes} numbers, but got {class_weight!r}: write the "
-            "weights themselves ('balanced_subsample' is near 'balanced')."
-        )
-    return -(_required(data, "`labels`, those of the training data", "know the 'balanced' weights") + copies)
-
-
 def _log_weights(weights: Any, name: str, num_classes: int) -> np.ndarray:
     if weights is None:
         return np.zeros(num_classes)
     if isinstance(weights, Mapping):
         unknown = [key for key in weights if key not in range(num_classes)]
         if unknown:
-            raise ValueError(
-                f"Expected the classes of `{name}` to be numbered 0..{num_classes - 1}, but got {unknown}: "
-                "name them by their columns in `log_probs`."
-            )
+            expected = f"the classes of `{name}` to be numbered 0..{num_classes - 1}"
+            raise ValueError(f"Expected {expected}, but got {unknown}: name them by their columns in `log_probs`.")
         weights = [weights.get(k, 1.0) for k in range(num_classes)]
     vector = array_of(weights, name).astype(np.float64)
     if vector.shape != (num_classes,):
-        raise ValueError(
-            f"Expected `{name}` to be {num_classes} numbers, one per class, but got shape {vector.shape}: "
-            "list all classes, or name some in a dict."
-        )
+        remedy = "list all classes, or name some in a dict"
+        raise ValueError(f"Expected `{name}` to be {num_classes} numbers, but got shape {vector.shape}: {remedy}.")
     if not (np.isfinite(vector) & (vector > 0)).all():
-        raise ValueError(
-            f"Expected `{name}` to be positive and finite, but got {vector.tolist()}: "
-            "a class without weight in training cannot be recovered."
-        )
+        remedy = "a class without weight in training cannot be recovered"
+        raise ValueError(f"Expected `{name}` to be positive and finite, but got {vector.tolist()}: {remedy}.")
     return np.log(vector)
 
 

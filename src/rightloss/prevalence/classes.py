@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Numbers, array_of, checked_choice, checked_number, is_tensor, random_generator
+from ..arrays import Numbers, array_of, checked_choice, checked_int, checked_number, is_tensor, random_generator
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -43,6 +43,13 @@ class Prevalence:
         evidence: κ ≥ 0, the weight of the knowledge of π, in people counted by class per training example. 1 is for a known
             prevalence. 0 is the paper's loss, which does not use that π is known.
 
+    Attributes:
+        concentration: the Dirichlet's parameters (K,) if the prevalence is uncertain, else None.
+        evidence: κ.
+        is_unknown: whether π is unknown, to be learned from unlabelled rows.
+        sampling: ρ (K,).
+        start: the class frequencies (K,) for the start of the output layer: π, or the guess if π is unknown.
+
     Examples:
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
@@ -52,22 +59,21 @@ class Prevalence:
         Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])
     """
 
-    __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
+    __slots__ = ("concentration", "evidence", "is_unknown", "sampling", "start")
 
-    _concentration: np.ndarray | None
-    _evidence: float
-    _population: np.ndarray
-    _sampling: np.ndarray
-    _unknown: bool
+    concentration: np.ndarray | None
+    evidence: float
+    is_unknown: bool
+    sampling: np.ndarray
+    start: np.ndarray
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
         pi = frequencies(population, "population")
-        rho = np.full(len(pi), 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
-        self._assign(pi, rho, _kappa(evidence), None)
+        self._assign(pi, _mix_or_even(sampling, "sampling", len(pi)), _kappa(evidence), None)
 
-    def _assign(self, population: Any, sampling: Any, evidence: float, concentration: Any, unknown: bool = False) -> None:
-        alpha, pi, rho = (None if each is None else _read_only(each) for each in (concentration, population, sampling))
-        for name, value in zip(self.__slots__, (alpha, evidence, pi, rho, unknown), strict=True):
+    def _assign(self, start: Any, sampling: Any, evidence: float, concentration: Any, is_unknown: bool = False) -> None:
+        alpha, rho, pi = (None if each is None else _read_only(each) for each in (concentration, sampling, start))
+        for name, value in zip(self.__slots__, (alpha, evidence, is_unknown, rho, pi), strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -95,11 +101,8 @@ class Prevalence:
         given = array_of(labels, "labels")
         labels = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else labels
         if given.ndim == 2 and given.dtype.kind != "f" and given.shape[1] > 1:
-            raise ValueError(
-                f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {given.shape}: "
-                "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
-                "dimension call `labels.flatten()`."
-            )
+            remedy = "for findings (multi-label) use Prevalence.from_label_matrix; for signals call `labels.flatten()`"
+            raise ValueError(f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} {given.shape}: {remedy}.")
         return cls(pi, mix_of_every_class(labels, len(pi), ignore_index), evidence)
 
     @classmethod
@@ -121,12 +124,10 @@ class Prevalence:
         """
         concentration = _vector(alpha, "alpha")
         if not ((concentration > 0) & np.isfinite(concentration)).all():
-            raise ValueError(
-                f"Expected the parameters of an uncertain prevalence to be positive and finite, "
-                f"but got {concentration.tolist()}: use the counts of people seen per class, plus one half."
-            )
-        certain = cls(concentration / concentration.sum(), sampling)
-        return _rebuild(certain._population, certain._sampling, _kappa(evidence), concentration)
+            remedy = "use the counts of people seen per class, plus one half"
+            raise ValueError(f"Expected `alpha` to be positive and finite, but got {concentration.tolist()}: {remedy}.")
+        certain = cls(concentration / concentration.sum(), sampling, evidence)
+        return _rebuild(certain.start, certain.sampling, certain.evidence, concentration)
 
     @classmethod
     def unknown(cls, num_classes: int, sampling: Frequencies | None = None, start: Frequencies | None = None) -> Prevalence:
@@ -140,10 +141,8 @@ class Prevalence:
             sampling: ρ, as in `Prevalence`.
             start: a guess of π, used by `start_at_prevalence` to set the output layer; ρ by default.
         """
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
-            raise ValueError(f"Expected `num_classes` to be an int from 2 up, but got {num_classes!r}: count the classes.")
-        k = int(num_classes)
-        rho = np.full(k, 1 / k) if sampling is None else frequencies(sampling, "sampling", k)
+        k = checked_int(num_classes, "num_classes", 2, remedy="count the classes")
+        rho = _mix_or_even(sampling, "sampling", k)
         return _rebuild(rho if start is None else frequencies(start, "start", k), rho, 1.0, None, True)
 
     @classmethod
@@ -222,58 +221,36 @@ class Prevalence:
     @property
     def population(self) -> np.ndarray:
         """π (K,), float64; the mean if the prevalence is uncertain."""
-        if self._unknown:
-            raise ValueError(
-                "Expected a known prevalence, but this one is Prevalence.unknown: take what a loss has learnt, "
-                "`criterion.population`, or estimate it with rightloss.shift.estimate_prevalence."
-            )
-        return self._population
-
-    @property
-    def start(self) -> np.ndarray:
-        """The class frequencies (K,) for the start of the output layer: π, or the guess if π is unknown."""
-        return self._population
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether π is unknown, to be learned from unlabelled rows."""
-        return self._unknown
-
-    @property
-    def sampling(self) -> np.ndarray:
-        """ρ (K,), float64."""
-        return self._sampling
-
-    @property
-    def evidence(self) -> float:
-        """κ."""
-        return self._evidence
+        if self.is_unknown:
+            remedy = "take what a loss has learnt, `criterion.population`, or use shift.estimate_prevalence"
+            raise ValueError(f"Expected a known prevalence, but this one is Prevalence.unknown: {remedy}.")
+        return self.start
 
     def evidence_for(self, num_data: int | None, reference: Any = None) -> float:
         """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
         warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
+        return self.evidence
 
     @property
     def given_evidence(self) -> float:
         """`evidence`. Deprecated."""
         warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
+        return self.evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
         """Return a copy with another `sampling`."""
         rho = frequencies(sampling, "sampling", self.num_classes)
-        return _rebuild(self._population, rho, self._evidence, self._concentration, self._unknown)
+        return _rebuild(self.start, rho, self.evidence, self.concentration, self.is_unknown)
 
     def with_evidence(self, evidence: float) -> Prevalence:
         """Return a copy with another κ; 0 for the paper's loss."""
-        return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration, self._unknown)
+        return _rebuild(self.start, self.sampling, _kappa(evidence), self.concentration, self.is_unknown)
 
     @property
     def weights(self) -> np.ndarray:
         """β = π/ρ (K,): the importance weight of each class; ∞ for one that is never sampled."""
         with np.errstate(divide="ignore"):
-            return self.population / self._sampling
+            return self.population / self.sampling
 
     @property
     def log_weights(self) -> np.ndarray:
@@ -283,17 +260,12 @@ class Prevalence:
     @property
     def num_classes(self) -> int:
         """K."""
-        return len(self._population)
-
-    @property
-    def concentration(self) -> np.ndarray | None:
-        """The Dirichlet's parameters (K,) if the prevalence is uncertain, else None."""
-        return self._concentration
+        return len(self.start)
 
     @property
     def is_uncertain(self) -> bool:
         """Whether π has a distribution rather than one value."""
-        return self._concentration is not None
+        return self.concentration is not None
 
     def sample(self, n: int, generator: Any = None) -> np.ndarray:
         """Draw n samples of π, `(n, K)`, from the Dirichlet; a certain π is repeated.
@@ -302,11 +274,11 @@ class Prevalence:
             n: number of samples.
             generator: a `numpy.random.Generator`, a seed or a `torch.Generator`; a new one by default, so that calls differ.
         """
-        if self._concentration is None:
+        alpha = self.concentration
+        if alpha is None:
             return np.tile(self.population, (n, 1))
         # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
         draws = np.random.default_rng() if generator is None else random_generator(generator)
-        alpha = self._concentration
         logs = np.log(draws.standard_gamma(alpha + 1, (n, len(alpha)))) - draws.exponential(size=(n, len(alpha))) / alpha
         shares = np.exp(logs - logs.max(axis=1, keepdims=True))
         return np.maximum(shares / shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -314,15 +286,12 @@ class Prevalence:
     def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
         """Return a copy with another population (K frequencies; a number for two classes; a `Prevalence`)."""
         if isinstance(population, Prevalence):
-            if population.num_classes != self.num_classes:
-                raise ValueError(
-                    f"Expected a prevalence of {self.num_classes} classes, but got {population.num_classes}: "
-                    "the classes of a trained model cannot change."
-                )
-            kept = self._sampling, self._evidence
-            return _rebuild(population._population, *kept, population._concentration, population._unknown)
+            own, new = self.num_classes, population.num_classes
+            if own != new:
+                raise ValueError(f"Expected a prevalence of {own} classes, but got {new}: those of a model cannot change.")
+            return _rebuild(population.start, self.sampling, self.evidence, population.concentration, population.is_unknown)
         pi = _pair(population, "population") if _is_number(population) else population
-        return _rebuild(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence, None)
+        return _rebuild(frequencies(pi, "population", self.num_classes), self.sampling, self.evidence, None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prevalence):
@@ -333,18 +302,16 @@ class Prevalence:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        arrays = (self._population, self._sampling, self._concentration)
-        return *(None if each is None else tuple(each.tolist()) for each in arrays), self._evidence, self._unknown
+        return tuple(tuple(each.tolist()) if isinstance(each, np.ndarray) else each for each in self.__reduce__()[1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._population, self._sampling, self._evidence, self._concentration, self._unknown)
+        return _rebuild, (self.start, self.sampling, self.evidence, self.concentration, self.is_unknown)
 
     def __repr__(self) -> str:
-        name = "start" if self._unknown else "population"
-        parts = [f"{name}={shown(self._population)}", f"sampling={shown(self._sampling)}"]
-        parts += [f"evidence={self._evidence:g}"] if self._evidence != 1.0 else []
-        parts += [f"concentration={shown(self._concentration)}"] if self._concentration is not None else []
-        return f"Prevalence{'.unknown' * self._unknown}({', '.join(parts)})"
+        parts = [f"{'start' if self.is_unknown else 'population'}={shown(self.start)}", f"sampling={shown(self.sampling)}"]
+        parts += [f"evidence={self.evidence:g}"] if self.evidence != 1.0 else []
+        parts += [f"concentration={shown(self.concentration)}"] if self.concentration is not None else []
+        return f"Prevalence{'.unknown' * self.is_unknown}({', '.join(parts)})"
 
 
 @runtime_checkable
@@ -371,9 +338,8 @@ class ContinuousPrevalence:
     """
 
     def __init__(self, population: Density, sampling: Density | None = None, evidence: float = 1.0) -> None:
-        for name, density in (("population", population), ("sampling", sampling)):
-            unknown = name == "sampling" and density is None
-            if not unknown and not callable(getattr(density, "log_prob", None)):
+        for name, density in [("population", population)] + [("sampling", sampling)] * (sampling is not None):
+            if not callable(getattr(density, "log_prob", None)):
                 raise ValueError(
                     f"Expected `{name}` to be a density with `log_prob`, such as torch.distributions.Normal(0., 1.), "
                     f"but got {type(density).__name__}: for classes use `Prevalence`."
@@ -427,10 +393,8 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
     if mix.ndim == 2 and rows is not None:
         return np.log(_row_frequencies(mix, name, num_classes, rows))
     if num_classes == 2 and mix.ndim == 1 and len(mix) != 2 and len(mix) == rows:
-        raise ValueError(
-            f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
-            f"write a mix per example as a column, `{name}[:, None]`."
-        )
+        remedy = f"write a mix per example as a column, `{name}[:, None]`"
+        raise ValueError(f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers: {remedy}.")
     return np.log(frequencies(value, name, num_classes))
 
 
@@ -441,31 +405,25 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> np.nd
     """
     vector = _pair(values, name) if num_classes == 2 and _is_number(values) else _vector(values, name)
     if num_classes is not None and len(vector) != num_classes:
-        raise ValueError(
-            f"Expected `{name}` to have {num_classes} entries, one per class, but got {len(vector)}: "
-            "`population`, `sampling` and `reference` list the same classes in the same order."
-        )
+        remedy = "every mix lists the same classes in the same order"
+        raise ValueError(f"Expected `{name}` to have {num_classes} entries, but got {len(vector)}: {remedy}.")
     if len(vector) < 2:
-        raise ValueError(
-            f"Expected `{name}` to list at least 2 classes, but got {len(vector)}: "
-            "for two classes write both frequencies, or use Prevalence.binary(population=…)."
-        )
+        remedy = "for two classes write both frequencies, or use Prevalence.binary(population=…)"
+        raise ValueError(f"Expected `{name}` to list at least 2 classes, but got {len(vector)}: {remedy}.")
     if not np.isfinite(vector).all():
         raise ValueError(f"Expected `{name}` to be finite, but got {vector.tolist()}: is a class count missing?")
     if (vector < 0).any():
         raise ValueError(f"Expected `{name}` to be positive, but got {vector.tolist()}: are these log-probabilities?")
     total = float(vector.sum())
     exact = str(getattr(values, "dtype", "float64")).endswith("float64")
-    tolerance = 1e-6 if exact else _rounding(values)
-    if abs(total - 1) > tolerance:
+    if abs(total - 1) > (1e-6 if exact else _rounding(values)):
         remedy = "divide by its sum, or, for findings that can be present together (multi-label), use Prevalence.multilabel"
         raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: {remedy}.")
     if (vector == 0).any():
         never = np.flatnonzero(vector == 0).tolist()
-        remedy = {
-            "population": "drop the class, or give it the smallest frequency you would believe, such as 1e-9",
-            "sampling": "a class of the population that is never sampled cannot be learned; sample it, or drop it",
-        }.get(name, "give every class a positive share")
+        remedy = "drop the class, or give it the smallest share you would believe, such as 1e-9"
+        if name == "sampling":
+            remedy = "a class of the population that is never sampled cannot be learned; sample it, or drop it"
         raise ValueError(f"Expected `{name}` to be positive for every class, but it is 0 for {never}: {remedy}.")
     # A sum of 1 up to rounding is not normalised again, so that accepted frequencies never change.
     return vector if abs(total - 1) < 1e-14 else vector / total
@@ -478,18 +436,14 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
         raise ValueError(f"Expected at least one label, but got shape {labels.shape}: is the dataset empty?")
     if labels.dtype.kind == "f":
         if labels.ndim != 2 or labels.shape[1] != num_classes:
-            raise ValueError(
-                f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {labels.dtype} "
-                f"of shape {labels.shape}: for int labels call `labels.long()`."
-            )
+            came = f"{labels.dtype} of shape {labels.shape}: for int labels call `labels.long()`"
+            raise ValueError(f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {came}.")
         votes = labels.astype(np.float64)
         fine = (np.abs(votes.sum(1) - 1) < _rounding(given)) & (votes >= 0).all(1)
         if not fine.all():
             row = int(np.flatnonzero(~fine)[0])
-            raise ValueError(
-                f"Expected soft votes to be non-negative with rows that sum to 1, but row {row} is {labels[row].tolist()}: "
-                "divide counts of votes by their row sums."
-            )
+            came = f"row {row} is {labels[row].tolist()}: divide counts of votes by their row sums"
+            raise ValueError(f"Expected soft votes to be non-negative with rows that sum to 1, but {came}.")
         return (votes / votes.sum(1, keepdims=True)).mean(0)
     if labels.dtype == bool:
         raise ValueError("Expected int labels, but got bool: call `labels.long()`, or `.astype(int)` in NumPy and pandas.")
@@ -499,10 +453,8 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
         raise ValueError("Expected at least one label, but all are ignored: is everything `ignore_index`?")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: "
-            "number the classes from 0, and list each of them in `population`."
-        )
+        remedy = "number the classes from 0, and list each of them in `population`"
+        raise ValueError(f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: {remedy}.")
     return np.bincount(labels.astype(np.int64), minlength=num_classes) / len(labels)
 
 
@@ -521,6 +473,10 @@ def mix_of_every_class(
 def shown(values: np.ndarray) -> str:
     """Return the first frequencies, to print."""
     return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
+
+
+def _mix_or_even(values: Any, name: str, num_classes: int) -> np.ndarray:
+    return np.full(num_classes, 1 / num_classes) if values is None else frequencies(values, name, num_classes)
 
 
 def _kappa(evidence: Any) -> float:
@@ -542,10 +498,8 @@ def _rounding(values: Any) -> float:
 
 def _pair(value: Any, name: str) -> np.ndarray:
     if not _is_number(value):
-        raise ValueError(
-            f"Expected `{name}` to be one number, the frequency of class 1, but got {value!r}: "
-            "for a list of frequencies use Prevalence([…])."
-        )
+        remedy = "for a list of frequencies use Prevalence([…])"
+        raise ValueError(f"Expected `{name}` to be one number, the frequency of class 1, but got {value!r}: {remedy}.")
     rate = float(value)
     if not 0 < rate < 1:
         raise ValueError(f"Expected `{name}` to lie strictly between 0 and 1, but got {rate:g}: is it a percentage?")
@@ -555,10 +509,8 @@ def _pair(value: Any, name: str) -> np.ndarray:
 def _vector(values: Any, name: str) -> np.ndarray:
     vector = array_of(values, name).astype(np.float64)
     if vector.ndim != 1:
-        raise ValueError(
-            f"Expected `{name}` to be a list with a frequency per class, but got shape {vector.shape}: "
-            "for two classes and one number use Prevalence.binary(population=…)."
-        )
+        remedy = "for two classes and one number use Prevalence.binary(population=…)"
+        raise ValueError(f"Expected `{name}` to list a frequency per class, but got shape {vector.shape}: {remedy}.")
     return vector
 
 
@@ -569,20 +521,14 @@ def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) ->
     if num_classes == 2 and mix.shape[1] == 1:
         mix = np.concatenate([1 - mix, mix], 1)
     if mix.shape != (rows, num_classes):
-        raise ValueError(
-            f"Expected `{name}` to have one mix per example, ({rows}, {num_classes}), but got shape {mix.shape}: "
-            "give every row of the predictions its own, or one list of frequencies for all."
-        )
+        expected = f"one mix per example, ({rows}, {num_classes})"
+        raise ValueError(f"Expected `{name}` to have {expected}, but got shape {mix.shape}: or give one list for all.")
     total = mix.sum(1, keepdims=True)
-    for bad, expected, remedy in (
-        (~(np.isfinite(mix) & (mix > 0)).all(1), "positive and finite", "a class cannot be ruled out"),
-        (np.abs(total[:, 0] - 1) > tolerance, "frequencies that sum to 1", "divide each row by its sum"),
-    ):
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise ValueError(
-                f"Expected the rows of `{name}` to be {expected}, but row {row} is {mix[row, :10].tolist()}: {remedy}."
-            )
+    bad = ~((np.isfinite(mix) & (mix > 0)).all(1) & (np.abs(total[:, 0] - 1) <= tolerance))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        came = f"row {row} is {mix[row, :10].tolist()}: divide each row by its sum, and rule out no class"
+        raise ValueError(f"Expected the rows of `{name}` to be positive and to sum to 1, but {came}.")
     return np.where(np.abs(total - 1) < 1e-14, mix, mix / total)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -38,6 +39,10 @@ class MultilabelPrevalence:
         names: of the findings; those of the dict, or "finding 0", … by default.
         patterns: set by `Prevalence.from_label_matrix`, for images that were sampled by more than one finding.
 
+    Attributes:
+        names: of the findings.
+        patterns: the weights of rows by their findings; None where the findings were sampled each by its own label.
+
     Examples:
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence.multilabel({"mass": 0.05, "nodule": 0.01}, sampling=0.3)
@@ -45,11 +50,11 @@ class MultilabelPrevalence:
         Prevalence(population=[0.99, 0.01], sampling=[0.7, 0.3])
     """
 
-    __slots__ = ("_findings", "_names", "_patterns")
+    __slots__ = ("_findings", "names", "patterns")
 
     _findings: tuple[Prevalence, ...]
-    _names: tuple[str, ...]
-    _patterns: PatternWeights | None
+    names: tuple[str, ...]
+    patterns: PatternWeights | None
 
     def __init__(
         self,
@@ -67,17 +72,10 @@ class MultilabelPrevalence:
             rates = [sampling] * len(labels) if one else by_finding(sampling, "sampling", labels)
             rates = [_rate(each, "sampling", name) for each, name in zip(rates, labels, strict=True)]
             findings = [each.with_sampling([1 - rate, rate]) for each, rate in zip(findings, rates, strict=True)]
-        object.__setattr__(self, "_findings", tuple(findings))
-        object.__setattr__(self, "_names", labels)
-        object.__setattr__(self, "_patterns", patterns)
+        for name, value in zip(self.__slots__, (tuple(findings), labels, patterns), strict=True):
+            object.__setattr__(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"A MultilabelPrevalence cannot be changed: make a new one instead of setting `{name}`.")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the findings."""
-        return self._names
+    __setattr__ = Prevalence.__setattr__
 
     @property
     def population(self) -> Float64[np.ndarray, " l"]:
@@ -99,23 +97,18 @@ class MultilabelPrevalence:
         """L."""
         return len(self._findings)
 
-    @property
-    def patterns(self) -> PatternWeights | None:
-        """The weights of rows by their findings; None where the findings were sampled each by its own label."""
-        return self._patterns
-
     def with_evidence(self, evidence: float) -> MultilabelPrevalence:
         """Return a copy with another κ; 0 for the paper's loss."""
         findings = [each.with_evidence(evidence) for each in self._findings]
-        return MultilabelPrevalence(findings, names=self._names, patterns=self._patterns)
+        return MultilabelPrevalence(findings, names=self.names, patterns=self.patterns)
 
     def retarget(self, population: Rates | MultilabelPrevalence) -> MultilabelPrevalence:
         """Return a copy with another population: L rates, a dict by name, or a `MultilabelPrevalence`."""
         if isinstance(population, MultilabelPrevalence):
             population = dict(zip(population.names, population, strict=True))
-        new = by_finding(population, "population", self._names)
+        new = by_finding(population, "population", self.names)
         moved = [each.retarget(rate) for each, rate in zip(self._findings, new, strict=True)]
-        return MultilabelPrevalence(moved, names=self._names, patterns=self._patterns)
+        return MultilabelPrevalence(moved, names=self.names, patterns=self.patterns)
 
     def __len__(self) -> int:
         return len(self._findings)
@@ -125,26 +118,24 @@ class MultilabelPrevalence:
 
     def __getitem__(self, finding: int | str) -> Prevalence:
         if isinstance(finding, str):
-            if finding not in self._names:
-                raise KeyError(f"there is no finding {finding!r}; there are {', '.join(self._names)}")
-            finding = self._names.index(finding)
+            if finding not in self.names:
+                raise KeyError(f"there is no finding {finding!r}; there are {', '.join(self.names)}")
+            finding = self.names.index(finding)
         return self._findings[finding]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MultilabelPrevalence):
-            return NotImplemented
-        return (self._findings, self._names, self._patterns) == (other._findings, other._names, other._patterns)
+        return isinstance(other, MultilabelPrevalence) and self.__reduce__() == other.__reduce__()
 
     def __hash__(self) -> int:
-        return hash((self._findings, self._names))
+        return hash((self._findings, self.names))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MultilabelPrevalence, (list(self._findings), None, 1.0, self._names, self._patterns)
+        return MultilabelPrevalence, (list(self._findings), None, 1.0, self.names, self.patterns)
 
     def __repr__(self) -> str:
         parts = [f"population={shown(self.population)}", f"sampling={shown(self.sampling)}"]
         parts += [f"evidence={self.evidence:g}"] * (self.evidence != 1)
-        parts += ["sampled by pattern"] * (self._patterns is not None)
+        parts += ["sampled by pattern"] * (self.patterns is not None)
         return f"Prevalence.multilabel({', '.join(parts)})"
 
 
@@ -152,6 +143,7 @@ AnyPrevalence = Prevalence | ContinuousPrevalence | MultilabelPrevalence
 FindingMix = MultilabelPrevalence | Mapping[str, Any]  # a mix of findings: their prevalence, or rates or estimates by name
 
 
+@dataclass(frozen=True, eq=False)
 class PatternWeights:
     """Weights of rows by the findings they have together, for images sampled by more than one finding.
 
@@ -164,14 +156,15 @@ class PatternWeights:
     which is 1 on average within each class. So the mix of classes stays ρ_l, and π_l/ρ_l corrects it as usual. If all
     weights are 1, the findings can be treated one by one.
 
-    Args:
+    Attributes:
         codes: sorted codes of the P patterns.
         weights: w of each pattern for each finding and class, `(P, L, 2)`.
         by: "any" if a pattern is whether a row has any finding, "all" if it is all of its findings.
     """
 
-    def __init__(self, codes: Numbers, weights: Numbers, by: Pattern) -> None:
-        self.codes, self.weights, self.by = np.asarray(codes), np.asarray(weights), by
+    codes: np.ndarray
+    weights: np.ndarray
+    by: Pattern
 
     def of_rows(self, target: Array) -> Array:
         """Return the weight of each row `(n, L)` of labels for each finding; 1 where a finding was not read."""
@@ -179,20 +172,16 @@ class PatternWeights:
         xp, codes = array_namespace(target), pattern_codes(target, self.by)
         own = like(self.codes, target)
         place = xp.clip(xp.searchsorted(own, codes), None, len(own) - 1)
-        if _can_be_read(target) and not bool(xp.all(own[place] == codes)):
-            row = int(xp.argmax(xp.astype(own[place] != codes, xp.int8)))
-            raise ValueError(
-                f"Expected patterns of findings that occur in the label matrix, but row {row} has {target[row].tolist()}: make "
-                "the prevalence from all training labels, Prevalence.from_label_matrix(Y, population=…)."
-            )
+        if (row := _first_row(own[place] != codes)) is not None:
+            came = f"row {row} has {target[row].tolist()}: make the prevalence from all training labels"
+            raise ValueError(f"Expected patterns of findings that occur in the label matrix, but {came}.")
         table = like(self.weights, target)[place]
         unread, present = xp.isnan(target), xp.nan_to_num(xp.astype(target, xp.float64))
         return xp.where(unread, 1.0, table[..., 0] * (1 - present) + table[..., 1] * present)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PatternWeights):
-            return NotImplemented
-        return self.by == other.by and all(map(np.array_equal, (self.codes, self.weights), (other.codes, other.weights)))
+        same = isinstance(other, PatternWeights) and self.by == other.by
+        return same and all(map(np.array_equal, (self.codes, self.weights), (other.codes, other.weights)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -211,10 +200,8 @@ def from_label_matrix(
     sampling = np.nansum(matrix, 0) / counts
     wrong = [column for column, rate in enumerate(sampling.tolist()) if not 0 < rate < 1]
     if wrong:
-        raise ValueError(
-            f"Expected rows with and without each finding in `labels`, but column(s) {wrong} have only one kind: a finding "
-            "that is never, or always, sampled cannot be learned; collect some, or drop it."
-        )
+        came = f"column(s) {wrong} have only one kind: collect some of the other, or drop the finding"
+        raise ValueError(f"Expected rows with and without each finding in `labels`, but {came}.")
     rates: Any = population
     archive = patterns = None
     if not isinstance(population, Mapping) and np.ndim(population) == 2:
@@ -234,10 +221,8 @@ def label_matrix(labels: Any, name: str, num_findings: int | None = None) -> Flo
     """Return labels of findings, 0, 1 or NaN where not read, as float64 `(n, L)`, or raise a ValueError."""
     matrix = array_of(labels, name).astype(np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape or num_findings not in (None, matrix.shape[1]):
-        raise ValueError(
-            f"Expected `{name}` to be a multi-label matrix of shape (n, {num_findings or 'L'}), a column for each finding, but "
-            f"got shape {matrix.shape}: list a row per image and a column per finding."
-        )
+        expected = f"a multi-label matrix of shape (n, {num_findings or 'L'}), a column for each finding"
+        raise ValueError(f"Expected `{name}` to be {expected}, but got shape {matrix.shape}: list a row per image.")
     check_findings(matrix, name)
     return matrix
 
@@ -260,30 +245,27 @@ def pattern_codes(target: Array, by: Pattern) -> Array:
     present = xp.astype(xp.nan_to_num(xp.round(target)), xp.int64)
     some = xp.any(present != 0, axis=1)
     unknown = xp.any(unread, axis=1) & ~some if by == "any" else xp.any(unread, axis=1)
-    if _can_be_read(target) and bool(xp.any(unknown)):
-        row = int(xp.argmax(xp.astype(unknown, xp.int8)))
+    if (row := _first_row(unknown)) is not None:
         raise ValueError(
-            f"Expected every finding to be read where images were sampled by their findings together, but row {row} has NaN: "
-            "its weight depends on them; leave such rows out of training. For a random sample of the population, which needs "
-            "no weights, pass Prevalence.multilabel(rates)."
+            f"Expected every finding to be read where images were sampled by findings together, but row {row} has NaN: leave "
+            "it out; for a random sample of the population, which needs no weights, pass Prevalence.multilabel(rates)."
         )
     if by == "any":
         return xp.astype(some, xp.int64)
     return xp.sum(present * like(2 ** np.arange(target.shape[1]), target), axis=1)
 
 
-def _can_be_read(target: Array) -> bool:
-    """Return whether values can be checked without waiting for a device or breaking a traced graph."""
-    return not is_tensor(target) or (target.is_cpu and not is_traced(target))
+def _first_row(bad: Array) -> int | None:
+    """Return the first row where `bad`, unless that would wait for a device or break a traced graph."""
+    can_be_read = not is_tensor(bad) or (bad.is_cpu and not is_traced(bad))
+    return int(bad.nonzero()[0][0]) if can_be_read and bool(bad.any()) else None
 
 
 def _by_pattern(matrix: np.ndarray, archive: np.ndarray) -> PatternWeights:
     """Return weights of each pattern from its frequencies in the sample and in the population's label matrix."""
     if matrix.shape[1] > _MOST_FINDINGS:
-        raise ValueError(
-            f"Expected at most {_MOST_FINDINGS} findings for weights by pattern, but got {matrix.shape[1]}: use "
-            "sampled_by='any' with the rates of the findings."
-        )
+        came = f"{matrix.shape[1]}: use sampled_by='any' with the rates of the findings"
+        raise ValueError(f"Expected at most {_MOST_FINDINGS} findings for weights by pattern, but got {came}.")
     codes, place, counts = np.unique(pattern_codes(matrix, "all"), return_inverse=True, return_counts=True)
     there, found = np.unique(pattern_codes(archive, "all"), return_counts=True)
     spot = np.searchsorted(there, codes).clip(max=len(there) - 1)
@@ -298,9 +280,8 @@ def _by_pattern(matrix: np.ndarray, archive: np.ndarray) -> PatternWeights:
         )
     if not (in_population > 0).all():
         raise ValueError(
-            "Expected every pattern of findings in `labels` to occur in the population's label matrix, but "
-            f"{int((in_population == 0).sum())} do not: give the matrix that the images were sampled from, or the rates of the "
-            "findings with sampled_by='any'."
+            f"Expected every pattern in `labels` to occur in the population's label matrix, but {(in_population == 0).sum()} "
+            "do not: give the matrix that the images were sampled from, or the rates of the findings with sampled_by='any'."
         )
     return _normalised(codes, place, in_population / len(archive) * len(matrix) / counts, matrix, "all")
 
@@ -315,11 +296,10 @@ def _by_any(matrix: np.ndarray, simple: MultilabelPrevalence) -> PatternWeights:
     off = np.abs(log_ratio - np.log(c))
     error = np.sqrt((1 - simple.sampling) / (simple.sampling * len(matrix)))
     if (off > np.maximum(_FAR, 4 * error)).any():
-        worst = int(off.argmax())
+        ratio = f"{np.exp(log_ratio[worst := int(off.argmax())]):.3g} for {simple.names[worst]!r} and {c:.3g} over all"
         raise ValueError(
-            f"Expected π/ρ to be the same for all findings where images are sampled by any finding, but it is "
-            f"{np.exp(log_ratio[worst]):.3g} for {simple.names[worst]!r} and {c:.3g} over all: check the rates, or "
-            "give the population's label matrix as `population`."
+            f"Expected π/ρ to be the same for all findings where images are sampled by any finding, but it is {ratio}: check "
+            "the rates, or give the population's label matrix as `population`."
         )
     codes = pattern_codes(matrix, "any")
     rate = float(codes.mean())
@@ -345,7 +325,7 @@ def _warn_of_patterns(matrix: np.ndarray, simple: MultilabelPrevalence) -> None:
     off = np.abs(np.log(simple.population / simple.sampling))
     error = np.sqrt((1 - simple.sampling) / (simple.sampling * len(matrix)))
     far = off > np.maximum(_FAR / 2, 4 * error)
-    if simple.num_findings < 2 or not far.any() or not _associated(matrix):
+    if len(simple) < 2 or not far.any() or not _associated(matrix):
         return
     warnings.warn(
         "The findings are associated, and their rates in `labels` are not those of the population: images that were sampled by "
@@ -382,17 +362,13 @@ def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = N
         value = dict(zip(value.names, value, strict=True)) if set(value.names) == set(names) else list(value)
     if isinstance(value, Mapping):
         if set(value) != set(names):
-            raise ValueError(
-                f"Expected `{name}` for each finding by its name, but got {list(value)}: the findings are {list(names)}."
-            )
+            raise ValueError(f"Expected `{name}` by the names of the findings, {list(names)}, but got {list(value)}.")
         return [value[each] for each in names]
     if np.ndim(value) == 2 and rows is not None:
-        rates = array_of(value, name)
-        if rates.shape != (rows, len(names)):
-            raise ValueError(
-                f"Expected `{name}` to have a rate for each example and finding (multi-label), ({rows}, {len(names)}), but got "
-                f"shape {rates.shape}: give each row of the predictions its own, or one list of rates for all."
-            )
+        rates, expected = array_of(value, name), (rows, len(names))
+        if rates.shape != expected:
+            came = f"shape {rates.shape}: or give one list of rates for all"
+            raise ValueError(f"Expected `{name}` to have a rate for each example and finding, {expected}, but got {came}.")
         return [rates[:, number, None] for number in range(len(names))]
     entries = _entries(value, name)
     if len(entries) != len(names):
@@ -403,19 +379,16 @@ def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = N
 def _entries(values: Any, name: str) -> list[Any]:
     """Return the L entries of a list, array or tensor; the keys of a dict."""
     if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1 or not len(values):
-        raise ValueError(
-            f"Expected `{name}` to be a rate for each finding, at least one, such as [0.3, 0.05], but got {values!r}: for "
-            "two classes that exclude each other use Prevalence.binary."
-        )
+        came = f"{values!r}: for two classes that exclude each other use Prevalence.binary"
+        raise ValueError(f"Expected `{name}` to be a rate for each finding, such as [0.3, 0.05], but got {came}.")
     return list(values)
 
 
 def _rate(value: Any, name: str, finding: str) -> float:
     rate = value.item() if getattr(value, "ndim", 1) == 0 else value
     if not isinstance(rate, float | int) or not 0 < rate < 1:
-        raise ValueError(
-            f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate!r}: is it a percentage?"
-        )
+        came = f"{rate!r}: is it a percentage?"
+        raise ValueError(f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {came}")
     return float(rate)
 
 
@@ -424,10 +397,8 @@ def _names(population: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     entries = _entries(population, "population")
     if names is None:
         names = entries if isinstance(population, Mapping) else [f"finding {number}" for number in range(len(entries))]
-    if len(names) != len(entries) or len(set(names)) != len(names) or not all(isinstance(each, str) for each in names):
-        raise ValueError(
-            f"Expected {len(entries)} names of findings, all different, but got {list(names)}: name every finding."
-        )
+    if not len(names) == len(entries) == len(set(names)) or not all(isinstance(each, str) for each in names):
+        raise ValueError(f"Expected {len(entries)} different names, of all findings, but got {list(names)}: name each.")
     return tuple(names)
 
 
