@@ -264,6 +264,7 @@ class TestCurvature:
         terms = likelihood_terms(target, layout.unflatten, vector, data)
         own = torch.cat([part.own for part in terms.parts])
         x = [part.x for part in terms.parts]
+        held = torch.maximum(own.sum(0), terms.counts)  # rows of each stream, or as many as its declared mix has
 
         def expected(at: Tensor) -> Tensor:
             t = torch.cat([terms.table(at, each) for each in x])
@@ -273,13 +274,13 @@ class TestCurvature:
             votes = own / own.sum(1, keepdim=True).clamp_min(1e-300)
             weights = own.sum(1) * (votes @ (setting.reference / setting.sampling))
             log_given = torch.log_softmax(t + weights.log()[:, None], 0)
-            return -(own.sum(0) * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
+            return -(held * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
 
         found = fisher_information(terms, diagonal=False).matrix
-        if target.gains:  # what the evidence takes away from N_k g_k g_kᵀ comes back
+        if target.gains:  # what the evidence takes away from these g_k g_kᵀ comes back
             slopes = fisher_information(terms, diagonal=False).marginal
             assert slopes is not None
-            found = found - slopes.T @ ((own.sum(0) - terms.counts)[:, None] * slopes)
+            found = found - slopes.T @ ((held - terms.counts)[:, None] * slopes)
         torch.testing.assert_close(found, plain_hessian(expected, vector))
         assert float(torch.linalg.eigvalsh(fisher_information(terms, diagonal=False).matrix).min()) > -1e-8
 
