@@ -319,7 +319,7 @@ def test_newtons_method_finds_the_mode_of_one_layer_without_an_optimiser(scale: 
     """Also from saturated predictions, and at the mode that Adam and L-BFGS find from a good start."""
     model, prevalence, (x, y) = _at_its_mode(2, 1.0)
     best = map_estimate(_pooled(model, prevalence, (x, y)), (x, y), batch_size=None)
-    monkeypatch.setattr(laplace_module, "map_estimate", None)
+    monkeypatch.setattr(laplace_module, "most_probable", None)
     far = nn.Linear(2, 1).double()
     with torch.no_grad():
         far.weight.mul_(scale)

@@ -162,10 +162,10 @@ def test_a_second_run_repeats_the_first_with_any_marginal(method: Any, marginal:
 
 
 def test_an_auxiliary_network_that_has_been_trained_before_is_used_as_it_stands_in_eval_mode() -> None:
-    x, y, _ = problem()
+    x, y, prevalence = problem()
     model = net()
     marginal = AuxiliaryMarginal(model)
-    target = target_of(model, marginal=marginal)
+    target = target_of(model, marginal=marginal, reference=prevalence.population)  # at r = ρ, p(y|w) cancels
     fresh = map_estimate(target, (x, y), steps=3).distribution.mean
     assert int(marginal._steps) == 3  # it is the user's own that was trained
     marginal.eval()

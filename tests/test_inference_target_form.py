@@ -213,7 +213,7 @@ def test_what_cannot_be_a_log_posterior_is_refused() -> None:
     assert_refused(lambda: log_posterior(nn.Linear(2, 2).requires_grad_(False), prevalence), "unfreeze")
     assert_refused(lambda: log_posterior(model, prevalence, prior=1.0), "gaussian_prior")  # type: ignore[arg-type]
     for num_data in (0, -1, 2.5, True):
-        assert_refused(partial(log_posterior, model, prevalence, num_data=num_data), "training examples")  # type: ignore[arg-type]
+        assert_refused(partial(log_posterior, model, prevalence, num_data=num_data), "num_data")  # type: ignore[arg-type]
     for loss in (nn.CrossEntropyLoss, LogLikelihoodLoss(prevalence), "weighted"):
         assert_refused(partial(log_posterior, model, prevalence, loss=loss), "WeightedLoss")  # type: ignore[arg-type]
     assert_refused(lambda: log_posterior(model, prevalence, loss=WeightedLoss, marginal=BatchMarginal()), "no marginal")

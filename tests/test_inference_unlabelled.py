@@ -86,9 +86,9 @@ def streams_by_hand(
     labels[:n, :-1], labels[n:, -1] = votes, 1
     counts = np.concatenate([np.ones(n), np.full(m, lam * n / m)])
     mean = (counts * (labels @ np.append(r / rho, 1))) @ t / counts.sum()
-    found = np.append(rho, lam) if prevalence.evidence else counts @ labels / n
-    gain = counts @ np.sum(labels * np.log(t), 1) / n
-    return float(gain - (found - prevalence.evidence * np.append(r, lam)) @ np.log(mean))
+    # with evidence the declared ρ stands for the labels' own frequencies
+    counted = np.append(rho, lam) - prevalence.evidence * np.append(r, lam) if prevalence.evidence else counts @ labels / n
+    return float(counts @ np.sum(labels * np.log(t), 1) / n - counted @ np.log(mean))
 
 
 def outputs_of(params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -263,7 +263,8 @@ class TestCurvature:
         target, data, layout, vector = curved(options)
         terms = likelihood_terms(target, layout.unflatten, vector, data)
         own = torch.cat([part.own for part in terms.parts])
-        x, number = [part.x for part in terms.parts], torch.maximum(own.sum(0), terms.counts)
+        x = [part.x for part in terms.parts]
+        held = torch.maximum(own.sum(0), terms.counts)  # rows of each stream, or as many as its declared mix has
 
         def expected(at: Tensor) -> Tensor:
             t = torch.cat([terms.table(at, each) for each in x])
@@ -273,13 +274,13 @@ class TestCurvature:
             votes = own / own.sum(1, keepdim=True).clamp_min(1e-300)
             weights = own.sum(1) * (votes @ (setting.reference / setting.sampling))
             log_given = torch.log_softmax(t + weights.log()[:, None], 0)
-            return -(number * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
+            return -(held * log_given.detach().exp() * torch.where(log_given.isfinite(), log_given, 0.0)).sum()
 
         found = fisher_information(terms, diagonal=False).matrix
-        if target.gains:  # c_k g_k g_kᵀ in the place of N_k g_k g_kᵀ
+        if target.gains:  # what the evidence takes away from these g_k g_kᵀ comes back
             slopes = fisher_information(terms, diagonal=False).marginal
             assert slopes is not None
-            found = found - slopes.T @ ((number - terms.counts)[:, None] * slopes)
+            found = found - slopes.T @ ((held - terms.counts)[:, None] * slopes)
         torch.testing.assert_close(found, plain_hessian(expected, vector))
         assert float(torch.linalg.eigvalsh(fisher_information(terms, diagonal=False).matrix).min()) > -1e-8
 
@@ -461,6 +462,7 @@ class TestMethods:
             assert torch.equal(*both)
 
     @pytest.mark.long
+    @pytest.mark.filterwarnings("ignore:The Gaussian differs")
     @pytest.mark.parametrize("estimator", ["local", "shared"])
     def test_both_estimators_of_variational_inference_agree(self, estimator: Any) -> None:
         for name in ("adjusted", "default"):

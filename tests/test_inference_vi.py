@@ -149,7 +149,8 @@ def test_the_mean_field_has_the_deviations_of_each_weight_given_the_others() -> 
     covariance, mean = correlated()
     target = silent(gaussian_of(covariance, mean))
     options: Any = {"estimator": "shared", "initial_sd": 0.3, "samples": 2, "steps": 300, "lr": 0.1}
-    found = variational(target, nothing(), **options).distribution
+    with pytest.warns(UserWarning, match="full-rank"):
+        found = variational(target, nothing(), **options).distribution
     given_others = torch.linalg.inv(covariance).diagonal().rsqrt()
     assert float((found.standard_deviation / given_others - 1).abs().max()) < 0.08
     assert float(((found.mean - mean) / given_others).abs().max()) < 0.2
@@ -432,5 +433,5 @@ def test_a_run_that_stops_far_from_the_optimum_says_so() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             record = variational(problem.target(), problem.data, steps=300, lr=lr, batch_size=64).record
-        assert [("not converged" in str(each.message)) for each in caught] == [True] * far
+        assert any("not converged" in str(each.message) for each in caught) == far
         assert (record["distance"] > 0.3) == far

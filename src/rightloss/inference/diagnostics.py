@@ -165,8 +165,9 @@ def judge_gaussian(posterior: Posterior, target: LogPosterior, data: Pair, tempe
     said = f"the standard deviation of `{name}` is {1 / float(ratio[worst]):.2f} × that of its own draws, weighted"
     said = said if effective >= _FEW else "hardly any of its draws are probable there"
     warnings.warn(
-        f"The Gaussian differs from the posterior: {said}. Use nuts, or sghmc with batch_size=None; a narrower prior of the "
-        "bias, or evidence about the prevalence (κ = 1), makes the posterior itself more Gaussian.",
+        f"The Gaussian differs from the posterior: {said}. In `variational`, first try more `steps` and family='full-rank'; "
+        "else use nuts, or sghmc with batch_size=None. A narrower prior of the bias, or evidence about the prevalence (κ = 1), "
+        "makes the posterior itself more Gaussian.",
         stacklevel=5,
     )
 

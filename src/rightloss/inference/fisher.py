@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.batch import LabelledBatch, Labels, class_batch
 from ..losses.gain import PriorTerms, at_reference
 from ..losses.streams import stream_labels
@@ -350,20 +349,8 @@ def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) ->
 
 def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
     """Return the offset that the loss adds to the table, and its weight of each label."""
-    even = torch.ones_like(setting.reference)
-    if isinstance(target.criterion, InformationGainLoss):
-        return setting.log_offset, even
-    if isinstance(target.criterion, LogitAdjustedLoss):
-        return setting.log_adjust, even
-    if isinstance(target.criterion, WeightedLoss):
-        assert setting.log_importance is not None
-        return None, setting.log_importance.exp()
-    if isinstance(target.criterion, LogLikelihoodLoss):
-        return None, even
-    raise ValueError(
-        f"Expected one of rightloss's losses, but got {type(target.criterion).__name__}: use one of these; the curvature of "
-        f"others is not known."
-    )
+    offset, weights = (setting.log_offset, None) if target.gains else target.criterion.cross_entropy_terms(setting)
+    return offset, torch.ones_like(setting.reference) if weights is None else weights
 
 
 def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offset: Tensor | None) -> Float[Tensor, "rows k"]:

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..extras import install
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
 from .diagnostics import worst_of
@@ -34,8 +33,6 @@ from .target import LogPosterior, inference_method
 LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data
 DENSE = 100  # weights up to which the mass matrix is dense
 SPREAD = 0.2  # standard deviation of the chains' starts around one point
-
-LOSSES = (InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss)
 
 Potential = Callable[[Tensor], Tensor]
 Weights = Callable[[Tensor], dict[str, Tensor]]
@@ -98,7 +95,7 @@ def nuts(
         batches = Minibatches(data, None, None, device, target.prevalence, target.model)
         target = target.with_data(batches.num_data, batches.few)
         batch = batches.whole()
-        if start is None and _has_terms(target):
+        if start is None and isinstance(target.prevalence, Prevalence):
             start = gaussian_of_layer(target, batch, device)
         potential, space = _potential(target, batch, layout), _space(target, layout, start, device)
         for step in steps_of(chains * (warmup + draws), "nuts", progress):
@@ -182,7 +179,7 @@ def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
     """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
-    if target.exact or not _has_terms(target):
+    if target.exact or not isinstance(target.prevalence, Prevalence):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
     parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
@@ -199,11 +196,6 @@ def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: P
         return own_labels + terms.counts @ torch.logsumexp(table + log_weights, 0) if target.gains else own_labels
 
     return likelihood
-
-
-def _has_terms(target: LogPosterior) -> bool:
-    """Return whether `likelihood_terms` has the formula of this likelihood."""
-    return isinstance(target.prevalence, Prevalence) and isinstance(target.criterion, LOSSES)
 
 
 def _still(target: LogPosterior) -> dict[str, Tensor]:

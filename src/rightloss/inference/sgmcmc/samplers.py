@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -167,54 +167,30 @@ def sgld(
     return run_chains(target, data, Overdamped(), options)
 
 
-@runtime_checkable
-class Integrator(Protocol):
-    """The update rule of a sampler, with the states of all chains.
+class Underdamped:
+    """The BAOA integrator: gradients change the momentum, which moves u by half a step before and after friction and noise.
 
-    Attributes:
-        label: the sampler's name.
-        position: u (c, d), set by `begin`.
+    `position` is u (c, d) of all chains. `Overdamped` has the same methods.
     """
 
-    label: str
-    position: Tensor
-
-    def begin(self, position: Float[Tensor, "c d"], temperature: float) -> None:
-        """Set u, and start from there."""
-        ...
-
-    def step(self, gradient: Float[Tensor, "c d"], lr: float, temperature: Float[Tensor, " d"]) -> None:
-        """Take a step along the gradient of the log posterior in u, with noise of the given temperature in each direction."""
-        ...
-
-    def response(self, lr: float) -> Float[Tensor, " t"]:
-        """Return u in the steps after a gradient with an error of 1, at curvature 1, until it has decayed."""
-        ...
-
-    def largest_lr(self, curvature: float) -> float:
-        """Return the step size for gradients without noise, from the largest curvature in u."""
-        ...
-
-
-class Underdamped:
-    """The BAOA integrator: gradients change the momentum, which moves u by half a step before and after friction and noise."""
-
     label = "SGHMC"
-    position: Tensor
 
     def __init__(self, friction: float) -> None:
         self.friction = friction
 
-    def begin(self, position: Tensor, temperature: float) -> None:
+    def begin(self, position: Float[Tensor, "c d"], temperature: float) -> None:
+        """Set u, and start from there."""
         self.position, self.momentum = position, math.sqrt(temperature) * torch.randn_like(position)
 
-    def step(self, gradient: Tensor, lr: float, temperature: Tensor) -> None:
+    def step(self, gradient: Float[Tensor, "c d"], lr: float, temperature: Float[Tensor, " d"]) -> None:
+        """Take a step along the gradient of the log posterior in u, with noise of the given temperature in each direction."""
         kicked = self.momentum + lr * gradient
         noise = (-math.expm1(-2 * self.friction * lr) * temperature).sqrt() * torch.randn_like(kicked)
         self.momentum = math.exp(-self.friction * lr) * kicked + noise
         self.position = self.position + lr / 2 * kicked + lr / 2 * self.momentum
 
     def response(self, lr: float) -> Float[Tensor, " t"]:
+        """Return u in the steps after a gradient with an error of 1, at curvature 1, until it has decayed."""
         kept, u, m, answers = math.exp(-self.friction * lr), 0.0, lr, []
         for _ in range(math.ceil(8 * max(2 / self.friction, self.friction) / lr)):
             u += lr / 2 * (1 + kept) * m
@@ -223,7 +199,7 @@ class Underdamped:
         return torch.tensor(answers, dtype=torch.float64)
 
     def largest_lr(self, curvature: float) -> float:
-        # a quarter of the stable step size, 2/√curvature, because a chain can reach steeper regions
+        """Return a quarter of the stable step size, 2/√curvature, because a chain can reach steeper regions."""
         return min(0.5, 0.5 / math.sqrt(max(curvature, 1e-12)))
 
 
@@ -231,7 +207,6 @@ class Overdamped:
     """Euler's steps of Langevin dynamics."""
 
     label = "SGLD"
-    position: Tensor
 
     def begin(self, position: Tensor, temperature: float) -> None:
         self.position = position
@@ -295,7 +270,7 @@ class ChainOptions:
         return after >= 0 and (after + 1) % self.thin == 0
 
 
-def run_chains(target: LogPosterior, data: Data, rule: Integrator, options: ChainOptions) -> Posterior:
+def run_chains(target: LogPosterior, data: Data, rule: Underdamped | Overdamped, options: ChainOptions) -> Posterior:
     """Run the chains of one sampler, with start and warm-up, and return their draws."""
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError(f"Expected classes for {rule.label}, but got a density: use `map_estimate` or `variational`.")
@@ -314,7 +289,7 @@ def run_chains(target: LogPosterior, data: Data, rule: Integrator, options: Chai
 class _Run:
     """One run of all chains."""
 
-    def __init__(self, gradients: ChainGradients, rule: Integrator, options: ChainOptions) -> None:
+    def __init__(self, gradients: ChainGradients, rule: Underdamped | Overdamped, options: ChainOptions) -> None:
         self.gradients, self.rule, self.options = gradients, rule, options
         self.response, self.temperature = lru_cache(None)(rule.response), float(options.temperature)
         self.curvatures: list[Tensor] = []

@@ -150,7 +150,7 @@ def variational(
                 stacklevel=3,
             )
         found = result()
-        if batches.loader is None:
+        if batches.loader is None and slope.count >= _FEWEST:
             judge_gaussian(found, given, batches.whole(), temperature)
         return found
 
