@@ -73,7 +73,7 @@ def feature_table(values: Any, name: str, like: Any = None, finite: bool = False
     """Return features as a table `(n, d)`, float64, with images flattened; with the columns of `like`, if given."""
     table = array_of(values, name).astype(np.float64, copy=False)
     if table.ndim < 2 or 0 in table.shape:
-        came = f"shape {table.shape}: write one column as `x[:, None]`"
+        came = f"shape {table.shape}: {'write one column as `x[:, None]`' if table.ndim == 1 else 'is the data set empty?'}"
         raise ValueError(f"Expected `{name}` to be a table of features, a row per example, but got {came}.")
     table = table.reshape(len(table), -1)
     width = table.shape[1] if like is None else math.prod(np.shape(like)[1:])

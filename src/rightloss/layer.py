@@ -80,7 +80,7 @@ class PrevalenceLayer(nn.Module):
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
         if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
-            came = f"{type(prevalence).__name__}: give the one the model was trained for, and another one to `predict`"
+            came = f"{type(prevalence).__name__}: give the one the model was trained for, and the estimate to `predict`"
             raise ValueError(f"Expected a Prevalence of classes, but got {came}.")
         if isinstance(prevalence, Prevalence):
             likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
@@ -169,9 +169,7 @@ class PrevalenceLayer(nn.Module):
         layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
         saved, own = facts["likelihood"], layer._facts()["likelihood"]
         if saved != own:
-            raise ValueError(
-                f"Expected the likelihood of the saved layer, {saved}, but got {own}: pass `likelihood=…`."
-            )
+            raise ValueError(f"Expected the likelihood of the saved layer, {saved}, but got {own}: pass `likelihood=…`.")
         check_fit(tensors, layer.state_dict())
         layer.load_state_dict(tensors)
         return layer
