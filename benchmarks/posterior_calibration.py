@@ -3,7 +3,7 @@
 Weights are drawn from the prior, half of the labels are of each class for any weights, and inputs come from the paper's biased
 generative model, p(x|y,w) ∝ p(y|x,w) p(x). The population has 64 kinds of people, equally frequent. If a posterior is correct,
 the rank of the true value among independent draws is uniform. This is tested by χ² with 16 bins and by Kolmogorov-Smirnov, for
-the slope, the intercept and the log posterior density. Draws are importance samples of `evaluate_many`, around the mode.
+the slope, the intercept and the log posterior density. Draws are importance samples, around the mode and from the prior.
 
 Three kinds of knowledge of π have a likelihood of their own. *Exact*: the posterior gets the population's π, with
 `evidence="exact"`. *Counted*: π as precisely as from N people counted by class, κ = 1; weights from the prior are accepted
@@ -49,7 +49,7 @@ import matplotlib.pyplot as plt
 
 N = 100  # examples of a data set, half of each class
 DRAWS, BINS = 31, 16  # 32 ranks, two per bin
-PROPOSALS, FREEDOM = 2000, 5  # importance samples, and degrees of freedom of the t distribution they come from
+PROPOSALS, FREEDOM = 4000, 5  # importance samples, and degrees of freedom of the t distribution that half of them come from
 MEAN = {"weight": torch.tensor([[1.0]], dtype=torch.float64), "bias": torch.tensor([-2.0], dtype=torch.float64)}  # prior, sd 1
 ILL = 0.1  # π in the data where the default's assumptions hold
 PEOPLE = torch.special.ndtri((torch.arange(64, dtype=torch.float64) + 0.5) / 64)[:, None]  # normal quantiles
@@ -181,16 +181,20 @@ def log_density(target: LogPosterior, params: dict[str, Tensor], data: Any) -> T
 
 
 def sampled(target: LogPosterior, data: Any, seed: int) -> Posterior:
-    """Return draws of the posterior, by resampling importance samples from a t distribution around the mode."""
+    """Return draws of the posterior, by resampling importance samples: half from a t distribution around the mode, half prior.
+
+    The prior's half finds the other ridge of a posterior that has two.
+    """
     generator = torch.Generator().manual_seed(seed)
     start = around_mode(target, data)
     gaussian, layout = start.distribution, start.layout
     assert isinstance(gaussian, DenseGaussian)
-    noise = torch.randn(PROPOSALS, layout.size, dtype=torch.float64, generator=generator)
-    chi = torch.randn(PROPOSALS, FREEDOM, dtype=torch.float64, generator=generator).square().sum(1, keepdim=True)
-    noise = noise / (chi / FREEDOM).sqrt()
-    proposals = gaussian.mean + noise @ gaussian.factor.T
-    log_proposal = -0.5 * (FREEDOM + layout.size) * torch.log1p(noise.square().sum(1) / FREEDOM)
+    around = stats.multivariate_t(gaussian.mean.numpy(), (gaussian.factor @ gaussian.factor.T).numpy(), FREEDOM)
+    prior = stats.multivariate_normal(layout.flatten(MEAN).numpy())
+    random = np.random.default_rng(seed)
+    drawn_from = [each.rvs(PROPOSALS // 2, random_state=random) for each in (around, prior)]
+    proposals = torch.from_numpy(np.concatenate(drawn_from))
+    log_proposal = torch.from_numpy(np.logaddexp(around.logpdf(proposals), prior.logpdf(proposals)))
     each = [layout.unflatten(one) for one in proposals]
     params = {name: torch.stack([one[name] for one in each]) for name in layout.names}
     weights = torch.softmax(log_density(target, params, data) - log_proposal, 0)

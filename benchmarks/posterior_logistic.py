@@ -31,7 +31,7 @@ from rightloss.inference.ep.sweeps import expectation_propagation
 from rightloss.inference.laplace import laplace
 from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior
-from rightloss.inference.sgmcmc.sghmc import sghmc
+from rightloss.inference.sgmcmc import sghmc
 from rightloss.inference.vi.elbo import variational
 
 sys.path.append(str(ROOT / "tests"))  # the problem is defined once, in the tests

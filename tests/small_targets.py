@@ -118,8 +118,9 @@ def by_hand(
     moved /= moved.sum(1, keepdims=True)
     m = np.mean((votes @ (r / rho))[:, None] * moved, 0)
     q = m if q is None else q
-    gain = np.sum(votes * (np.log(moved) - np.log(q)), 1).mean()
-    return float(gain + prevalence.evidence * np.sum(r * np.log(q))), m
+    # with evidence the declared ρ is in the place of the labels' own frequencies
+    counted = rho - prevalence.evidence * r if prevalence.evidence else votes.mean(0)
+    return float(np.sum(votes * np.log(moved), 1).mean() - np.sum(counted * np.log(q))), m
 
 
 def log_prior_by_hand(params: Mapping[str, Tensor], scale: float = 2.0) -> float:

@@ -61,7 +61,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     for name, known in COMMANDS.items():
         assert f" {name} " in shown.stdout
         (first, *_) = (load_command(name).help or "").splitlines()
-        assert known.help.split(":")[0].split(",")[0].rstrip(".") in first, f"{name} says: {first}"
+        assert known[1].split(":")[0].split(",")[0].rstrip(".") in first, f"{name} says: {first}"
 
 
 def test_a_typing_error_is_answered_with_the_command_that_was_meant() -> None:

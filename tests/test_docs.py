@@ -26,6 +26,8 @@ import pytest
 import torch
 from dicom_series import Scan, write_scan
 from members import unchecked_types
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix
 from study_results import fake_study
 
 import rightloss as rl
@@ -158,6 +160,26 @@ def test_the_readmes_model_predicts_the_prevalence_and_cross_entropy_would_not()
 
     optimizer.step(loss)
     assert (torch.tensor(prevalence.weights)[y] * model(x).softmax(1)[:, 1]).mean() > 20 * 0.001
+
+
+@pytest.mark.long
+def test_answers_to_questions_are_those_of_textbook_formulas() -> None:
+    names = run(ROOT / "docs" / "questions.md").names
+    x, y, kept, x_test, y_test = (names[name] for name in ("x", "y", "kept", "x_test", "y_test"))
+    logits = LogisticRegression().fit(x[kept], y[kept]).decision_function(x_test)
+    found = rl.undo_sampling(names["downsampled"], kept={0: 0.05})
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], logits + math.log(0.05), atol=1e-9)
+    (tn, fp), (fn, tp) = confusion_matrix(y_test, logits >= 0)
+    pi, sensitivity, specificity = names["curve"].prevalence, tp / (tp + fn), tn / (tn + fp)
+    expected = pi * sensitivity / (pi * sensitivity + (1 - pi) * (1 - specificity))
+    np.testing.assert_allclose(names["curve"].ppv, expected, rtol=1e-9)
+    x, y = names["x_study"], names["y_study"]
+    usual = LogisticRegression(C=np.inf, tol=1e-8).fit(x, y)
+    np.testing.assert_allclose(names["study"].coef_, usual.coef_, atol=1e-4)
+    moved = usual.intercept_ - math.log(y.sum() / (1 - y).sum()) + math.log(0.02 / 0.98)
+    np.testing.assert_allclose(names["study"].intercept_, moved, atol=1e-4)
+    odds = {name: -np.log(np.expm1(-names[name])) for name in ("weighted", "undone")}
+    np.testing.assert_allclose(odds["undone"], odds["weighted"] - np.log(names["weights"]), atol=1e-6)
 
 
 def test_the_readmes_figures_are_those_of_the_results_page() -> None:

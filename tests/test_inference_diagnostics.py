@@ -1,16 +1,32 @@
-"""R̂ and effective sample sizes, against closed forms and chains that are known to be bad."""
+"""R̂ and effective sample sizes against closed forms and chains that are known to be bad; Gaussians against a grid."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from logistic import Logistic
 from members import assert_refused, generator
 from scipy.stats import norm, rankdata
 from torch import Tensor
 
-from rightloss.inference.diagnostics import effective_sample_size, r_hat
+from rightloss import Bernoulli, Prevalence
+from rightloss.inference import (
+    DenseGaussian,
+    LogPosterior,
+    Posterior,
+    expectation_propagation,
+    gaussian_prior,
+    log_posterior,
+    variational,
+)
+from rightloss.inference.diagnostics import effective_sample_size, judge_gaussian, r_hat
+from rightloss.inference.posterior import posterior_of
 
 
 def independent(chains: int = 4, n: int = 500, d: int = 3, seed: int = 0) -> Tensor:
@@ -128,3 +144,41 @@ def test_wrong_draws_are_refused() -> None:
     assert_refused(lambda: r_hat(torch.zeros(4, 100)), "shape")
     assert_refused(lambda: effective_sample_size(torch.zeros(4, 3, 2)), "at least 4")
     assert_refused(lambda: r_hat(torch.full((2, 10, 1), torch.nan)), "finite")
+
+
+def _logistic_target(evidence: float) -> tuple[LogPosterior, Logistic]:
+    """The mix of reference is π, and the prior has the scale 3. Without evidence the intercept's posterior is skewed."""
+    problem = Logistic(1)
+    model, prevalence = problem.model(), Prevalence.binary(problem.population, evidence=evidence)
+    options: dict[str, Any] = {"pool": problem.data, "reference": prevalence.population}
+    prior = gaussian_prior(3.0, {"bias": model.bias})
+    return log_posterior(model, prevalence, Bernoulli(), prior=prior, num_data=problem.n, **options), problem
+
+
+METHODS: dict[str, Callable[..., Posterior]] = {
+    "EP": expectation_propagation,
+    "VI": partial(variational, batch_size=None, steps=400, lr=0.05),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gaussian_that_is_too_narrow_says_so_and_a_right_one_does_not(method: str) -> None:
+    """On a grid the intercept's standard deviation is 1.874 without evidence, and 0.3407 with it."""
+    for evidence, exact, wrong in ((0.0, 1.874, True), (1.0, 0.3407, False)):
+        target, problem = _logistic_target(evidence)
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            found = METHODS[method](target, problem.data)
+        truth = exact / float(found.distribution.standard_deviation[1])
+        assert (abs(math.log(truth)) > 0.15) is wrong
+        assert [str(each.message) for each in issued if "of `bias` is 0." in str(each.message)] != [] or not wrong
+        assert wrong or not issued
+        assert found.record["sd_ratio"] == pytest.approx(truth, rel=0.15)
+
+
+def test_draws_from_elsewhere_are_said_to_be_improbable() -> None:
+    target, problem = _logistic_target(1.0)
+    far = DenseGaussian(torch.tensor([9.0, 9.0]).double(), 0.1 * torch.eye(2).double())
+    with pytest.warns(UserWarning, match="hardly any"):
+        judge_gaussian(posterior_of(target, far), target, problem.data)

@@ -52,7 +52,7 @@ def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> Posterior:
         raise AssertionError("a search")
 
-    monkeypatch.setattr(laplace_module, "map_estimate", refuse)
+    monkeypatch.setattr(laplace_module, "most_probable", refuse)
 
 
 def _prevalence(evidence: float, population: float = 0.05) -> Prevalence:

@@ -29,8 +29,7 @@ from rightloss import (
     WeightedLoss,
 )
 from rightloss.inference import Diverged, LogPosterior, ensemble, gaussian_prior, log_posterior
-from rightloss.inference.map import map_estimate
-from rightloss.inference.mc_dropout import mc_dropout
+from rightloss.inference.map import map_estimate, mc_dropout
 
 POPULATION = 0.2
 

@@ -27,16 +27,12 @@ from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_post
 from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.ensemble import ensemble
 from rightloss.inference.map import map_estimate
-from rightloss.inference.marginals import CarriedMarginal
 from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest
-from rightloss.inference.sgmcmc.chains import ChainOptions
-from rightloss.inference.sgmcmc.sghmc import Underdamped, response, sghmc
-from rightloss.inference.sgmcmc.sgld import Overdamped, sgld
-from rightloss.inference.sgmcmc.sgld import response as overdamped_response
+from rightloss.inference.sgmcmc.samplers import ChainOptions, Overdamped, Underdamped, sghmc, sgld
 from rightloss.inference.steps import in_mode
-from rightloss.inference.weight_sets import marginal_of_sets
+from rightloss.inference.weight_sets import CarriedMarginal, marginal_of_sets
 from rightloss.marginals import MinibatchEstimate
 
 SD = {"weight": 0.5, "bias": 4.0}
@@ -95,8 +91,9 @@ def test_sgld_is_too_wide_by_what_theory_says(lr: float) -> None:
 def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
     chains, size, lr, noise = 64, 400, 0.2, 4.0
     torch.manual_seed(SEED)
-    states = Underdamped(1.0, torch.randn(chains, size), 1.0)
-    supplied = heat(torch.full((size,), noise), response(1.0, lr), None)
+    states = Underdamped(1.0)
+    states.begin(torch.randn(chains, size), 1.0)
+    supplied = heat(torch.full((size,), noise), states.response(lr), None)
     assert float(supplied[0]) > 0.3, "there must be something to correct"
     with unchecked_types():
         for _ in range(200):
@@ -109,7 +106,8 @@ def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
 def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size: int) -> None:
     torch.manual_seed(SEED)
     chains, lr, steps = 4000, 0.3, examples // size
-    states = Underdamped(1.0, torch.zeros(chains, 1), 0.0)
+    states = Underdamped(1.0)
+    states.begin(torch.zeros(chains, 1), 0.0)
     errors = torch.linspace(-1, 1, examples)
     late = []
     for _ in range(60 // steps + 2):
@@ -119,10 +117,10 @@ def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size
             late.append(states.position[:, 0])
     variance = errors.var() / size
     found = torch.stack(late[-steps:], 1).square().mean(1)
-    assert_mean_is(found, float(heat(variance[None], response(1.0, lr), examples / size)))
+    assert_mean_is(found, float(heat(variance[None], states.response(lr), examples / size)))
 
 
-@pytest.mark.parametrize("answer", [overdamped_response, lambda lr: response(1.0, lr)], ids=["sgld", "sghmc"])
+@pytest.mark.parametrize("answer", [Overdamped().response, Underdamped(1.0).response], ids=["sgld", "sghmc"])
 def test_a_step_size_is_halved_until_minibatches_heat_by_a_quarter(answer: Callable[[float], Tensor]) -> None:
     noise = torch.full((10,), 100.0)
     lr = steady_lr(noise, answer, None, 0.5, 1.0)
@@ -403,12 +401,12 @@ def float64() -> Iterator[None]:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    ("rule", "options", "begin"),
-    [(posteriors.sgmcmc.baoa, {"alpha": 0.7}, partial(Underdamped, 0.7)), (posteriors.sgmcmc.sgld, {}, Overdamped)],
+    ("rule", "options", "ours"),
+    [(posteriors.sgmcmc.baoa, {"alpha": 0.7}, Underdamped(0.7)), (posteriors.sgmcmc.sgld, {}, Overdamped())],
 )
-def test_steps_are_those_of_posteriors_with_the_same_noise(rule: Any, options: dict[str, float], begin: Any) -> None:
+def test_steps_are_those_of_posteriors_with_the_same_noise(rule: Any, options: dict[str, float], ours: Any) -> None:
     curvature, temperature = torch.linspace(0.1, 2, 5), torch.linspace(0, 2, 5)
-    ours = begin(torch.randn(3, 5, generator=generator(8)), 1.5)
+    ours.begin(torch.randn(3, 5, generator=generator(8)), 1.5)
 
     def log_posterior(u: Tensor, batch: None) -> tuple[Tensor, dict[str, Tensor]]:
         return (-curvature * u**2 / 2).sum(), {}

@@ -59,7 +59,7 @@ from rightloss.inference.ep.sites import OutputTable
 from rightloss.inference.fisher import fisher_information, hessian, likelihood_terms
 from rightloss.inference.minibatches import Minibatches, UnlabelledRows
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, gradient_noise, heat
-from rightloss.inference.sgmcmc.sghmc import response
+from rightloss.inference.sgmcmc.samplers import Underdamped
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9
@@ -587,7 +587,7 @@ class TestMinibatches:
             each.append(torch.cat([slope.flatten() for slope in slopes]))
         torch.testing.assert_close(found[1], torch.stack(each).var(0, correction=0) / 60, rtol=0.15, atol=0)
         assert float(found[0].min()) > 0
-        answer = response(1.0, 0.3)
+        answer = Underdamped(1.0).response(0.3)
         parts = heat(found[0], answer, 3.0) + heat(found[1], answer, 4.0)
         torch.testing.assert_close(heat(found, answer, (3.0, 4.0)), parts)
 

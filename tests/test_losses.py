@@ -65,8 +65,8 @@ def naive(z: Tensor, votes: Tensor, prevalence: rl.Prevalence, r: Tensor, weight
     beta = votes @ weights
     m, m0 = ((beta[:, None] * at_reference(outputs)).mean(0) for outputs in (z, z0))
     log_marginal = q.log() + (m - m0) / q
-    gain = (votes * (at_reference(z).log() - log_marginal)).sum(1).mean()
-    return -gain - prevalence.evidence * (r * log_marginal).sum()
+    labels = tensor_of(prevalence.sampling) if prevalence.evidence else votes.mean(0)
+    return -(votes * at_reference(z).log()).sum(1).mean() + ((labels - prevalence.evidence * r) * log_marginal).sum()
 
 
 def targets(k: int, n: int, soft: bool, seed: int) -> tuple[Tensor, Tensor]:

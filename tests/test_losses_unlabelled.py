@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from members import each_kind, generator, population, random_outputs, unchecked_types
 from torch import Tensor, nn
 
@@ -41,10 +42,9 @@ def by_hand(p: Tensor, y: Tensor, p_u: Tensor, prevalence: rl.Prevalence, lam: f
     t, t_u = stream_probs(p, prevalence, lam), stream_probs(p_u, prevalence, lam)
     m = (t.mean(0) + lam * t_u.mean(0)) / (1 + lam)
     r = torch.cat([tensor_of(prevalence.sampling), torch.tensor([lam], dtype=torch.float64)]) / (1 + lam)
-    evidence = kappa * (r * m.log()).sum()
-    gain = t.gather(1, y[:, None])[:, 0].log() - m.log()[y] + evidence
-    gain_u = t_u[:, -1].log() - m[-1].log() + evidence
-    return -gain.mean() - lam * gain_u.mean()
+    labels = F.pad(torch.bincount(y, minlength=p.shape[1]).double() / len(y), (0, 1), value=lam) / (1 + lam)
+    marginal = (((r if kappa else labels) - kappa * r) * m.log()).sum()
+    return (1 + lam) * marginal - t.gather(1, y[:, None]).log().mean() - lam * t_u[:, -1].log().mean()
 
 
 def assert_same(found: Tensor, expected: Tensor, inputs: tuple[Tensor, ...], tolerance: float = 1e-12) -> None:
@@ -105,11 +105,9 @@ def test_at_the_populations_mix_the_unlabelled_rows_are_the_marginal(kappa: floa
     z, y, z_u = batch()
     prevalence = classes(K, evidence=kappa)
     log_m = z_u.softmax(1).mean(0).log()
-    gain = (
-        torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0]
-        - log_m[y]
-        + kappa * (tensor_of(prevalence.population) * log_m).sum()
-    )
+    labels = tensor_of(prevalence.sampling) if kappa else torch.bincount(y, minlength=K).double() / len(y)
+    marginal = ((labels - kappa * tensor_of(prevalence.population)) * log_m).sum()
+    gain = torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0] - marginal
     references: list[Any] = ["population", prevalence.population]
     for reference in references:
         criterion = rl.InformationGainLoss(

@@ -24,7 +24,7 @@ from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
 from rightloss.serialization import read_file, write_file
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
-from rightloss.tabular.candidates import correction_of, fold_corrections
+from rightloss.tabular.candidates import correction_of
 from rightloss.tabular.folder import _ARRAYS_FORMAT
 
 NUMBERS = np.random.default_rng(3)
@@ -277,25 +277,6 @@ def test_an_older_model_with_its_report_and_an_empty_folder_are_overwritten(line
     load_model(tmp_path / "latest")
 
 
-@pytest.mark.long
-def test_a_file_that_appears_while_a_model_is_replaced_is_kept(
-    linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "model"
-    linear.save(folder)
-    rename = os.rename
-
-    def late(source: Path, target: Path) -> None:
-        rename(source, target)
-        if source == folder:
-            (Path(target) / "notes.txt").write_text("weeks of work")
-
-    monkeypatch.setattr(os, "rename", late)
-    linear.save(folder, overwrite=True)
-    assert b"weeks of work" in contents(tmp_path).values()
-    load_model(folder)
-
-
 def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     with monkeypatch.context() as patch:  # root may write wherever others may not
@@ -392,14 +373,15 @@ def test_trees_that_do_not_fit_the_columns_are_refused(trees: TableModel, tmp_pa
 @pytest.mark.parametrize("kind", ["closed form", "affine"])
 @MODELS
 def test_a_folder_of_the_version_before_is_read(name: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Its correction is the closed form, or an affine one with a temperature; those of the folds were not stored."""
+    """Its correction is the closed form, or an affine one with a temperature; it has no models of the folds."""
     model: TableModel = request.getfixturevalue(name)
     assert model.folds is not None
     codes, rho, raw = model.held_out.target, model.sampling, model.folds.log_probs
     affine = fit_calibration(raw, codes, "affine", shrink=0.0)
     model.save(tmp_path / "model")
     arrays, _ = read_file(_ARRAYS_FORMAT, tmp_path / "model" / "arrays.safetensors", "numpy")
-    kept = {each: value for each, value in arrays.items() if each.rpartition(".")[2] not in ("slopes", "biases", "sampling")}
+    corrections = ("slopes", "biases", "sampling")
+    kept = {each: value for each, value in arrays.items() if each not in corrections and not each.startswith("folds.")}
     if kind == "affine":
         kept |= {"calibration.temperature": affine.temperature, "calibration.bias": affine.biases}
         kept["calibration.sampling"] = affine.sampling
@@ -408,11 +390,9 @@ def test_a_folder_of_the_version_before_is_read(name: str, kind: str, request: p
     edited(lambda facts: facts.update(version=1, correction=kind))(tmp_path / "model")
     edited(lambda facts: facts["files"].update({"arrays.safetensors": digest}))(tmp_path / "model")
     loaded, frame = load_model(tmp_path / "model"), people(30, seed=9)
-    corrections = fold_corrections(kind.replace(" ", "_"), raw, codes, model.folds.numbers, rho, shrink=0.0)
     same = replace(model, correction=affine if kind == "affine" else correction_of("closed_form", raw, codes, rho))
-    same = replace(same, folds=replace(model.folds, corrections=corrections))
     np.testing.assert_allclose(loaded.predict_log_proba(frame, 0.3), same.predict_log_proba(frame, 0.3), rtol=1e-12)
-    np.testing.assert_allclose(loaded.predict_limits(frame), same.predict_limits(frame), rtol=1e-9)
+    assert loaded.folds is None
 
 
 @pytest.mark.long
@@ -601,7 +581,7 @@ def test_a_row_of_a_table_is_comparable_with_a_held_out_row_of_the_same_fold(
     if name == "trees":
         frame["x"] = frame["x"] ** 2 * np.where(frame["cancer"] == "yes", 1, -1)
     for each in (model, load_model(tmp_path / "model")):
-        found = each.comparable_rows(frame)
+        found = each.compared(each.comparable_log_probs(frame))
         assert found.folds is not None
         same = found.folds[0][each.held_out.rows] == found.folds[1]
         assert same.any()

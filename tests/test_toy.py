@@ -235,7 +235,9 @@ def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkey
 def test_every_method_and_start_gives_figures_of_its_own_unless_its_starts_coincide() -> None:
     problem = ToyProblem(FiveRatings(), TINY[0], seed=0, test_examples=500)
     figures = {each: runs.run(ToyRun(problem, *each)).log_likelihood for each in study.METHODS_AND_STARTS}
-    assert len(set(figures.values())) == len(figures) == 2 * len(FULLY_LABELLED) - 2
+    for start in ("population", "equal"):  # the default loss is logit adjustment
+        assert figures.pop(("logit-adjusted", start)) == figures["information-gain", start]
+    assert len(set(figures.values())) == len(figures) == 2 * len(FULLY_LABELLED) - 4
     for method in ("plain", "corrected"):
         assert runs.run(ToyRun(problem, method, "equal")).log_likelihood == figures[method, "population"]
 

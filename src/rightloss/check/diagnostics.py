@@ -299,7 +299,7 @@ def _intercept(seen: Evidence, there: Sample) -> tuple[np.ndarray | None, Diagno
     weighted = share[:, None] * probs
     if not np.allclose(weighted.sum(0), mix, rtol=1e-6, atol=0):  # rows with probability 0 keep it
         return None, Diagnosis("calibration intercept", "0", "no intercept makes up for these predictions")
-    inverse = np.linalg.pinv(np.diag(weighted.sum(0)) - weighted.T @ probs, rtol=1e-12, hermitian=True)
+    inverse = np.linalg.pinv(np.diag(weighted.sum(0)) - weighted.T @ probs, rcond=1e-12, hermitian=True)
     figures = []
     for k in _classes(len(mix)):
         moves = inverse[k] if len(mix) > 2 else inverse[1] - inverse[0]

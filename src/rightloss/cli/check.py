@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import terminal
-from .errors import leave, plain_errors, quiet_exit
+from .errors import leave, quiet_exit
 from .population import parse_population, population_text
 from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
 from .terminal import percent
@@ -16,7 +16,7 @@ from .terminal import percent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..tabular import ColumnReport, TableReport
+    from ..tabular import TableReport
 
 
 def check(
@@ -41,24 +41,22 @@ def check(
       rightloss check data.csv --target cancer --positive yes \\
         --group patient --population 1/1000
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..tabular import inspect_table, read_table
-        with terminal.warnings_on_stderr():
-            mix = None if population is None else parse_population(population)
-            frame = read_table(data, encoding=encoding)
-            report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
-        errors = [finding.message for finding in report.findings if finding.level == "error"]
-        following = [] if errors else next_arguments(report, data, target, positive, group, population)
-        if json:
-            content = report.to_dict() | {"findings": terminal.findings_json(report.findings)}
-            terminal.print_json(content | {"next": terminal.command_line(*following) if following else None})
-        else:
-            _print_report(report, data, target)
-            if following:
-                _print_next(report, following, population)
-        if errors:
-            leave(" ".join(errors), 2)
+    with quiet_exit():
+        from ..tabular import inspect_table, read_table
+    with terminal.warnings_on_stderr():
+        mix = None if population is None else parse_population(population)
+        frame = read_table(data, encoding=encoding)
+        report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
+    following = [] if report.errors else next_arguments(report, data, target, positive, group, population)
+    if json:
+        content = report.to_dict() | {"findings": terminal.findings_json(report.findings)}
+        terminal.print_json(content | {"next": terminal.command_line(*following) if following else None})
+    else:
+        _print_report(report, data, target)
+        if following:
+            _print_next(report, following, population)
+    if report.errors:
+        leave(" ".join(each.message for each in report.errors), 2)
 
 
 def next_arguments(
@@ -68,21 +66,16 @@ def next_arguments(
     if target is None or not report.classes:
         likely = report.likely_targets[0] if report.likely_targets else "…"
         return ["check", data, "--target", likely]
+    own_mix = population_text([each.share for each in report.classes], [each.label for each in report.classes], report.positive)
     arguments: list[object] = ["fit", data, "--target", target]
     if len(report.classes) == 2:
         arguments += ["--positive", str(report.positive if positive is None else positive)]
     arguments += ["--group", group] if group else []
-    arguments += ["--population", population or _own_mix(report)]
+    arguments += ["--population", population or own_mix]
     for finding in report.findings:
         if finding.column and "leave it out" in finding.message:
             arguments += ["--leave-out", finding.column]
     return [*arguments, "--out", "model"]
-
-
-def _own_mix(report: TableReport) -> str:
-    """Return the table's own class frequencies, in the format of `--population`."""
-    assert report.classes
-    return population_text([each.share for each in report.classes], [each.label for each in report.classes], report.positive)
 
 
 def _print_report(report: TableReport, data: Path, target: str | None) -> None:
@@ -92,16 +85,14 @@ def _print_report(report: TableReport, data: Path, target: str | None) -> None:
         f"{data}: {report.rows:,} rows, {len(report.columns)} columns, of which {used} can be used{groups}."
     )
     if report.classes:
-        rows = [(str(each.label), f"{each.rows:,}", percent(each.share)) for each in report.classes]
-        terminal.print_table(("class", "rows", "share"), rows, f"Classes of {target}")
-    columns = [_column_row(column) for column in report.columns]
-    terminal.print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
+        classes = [(str(each.label), f"{each.rows:,}", percent(each.share)) for each in report.classes]
+        terminal.print_table(("class", "rows", "share"), classes, f"Classes of {target}")
+    heads, rows = ("column", "kind", "role", "examples, or why not", "distinct", "missing"), list[tuple[str, ...]]()
+    for each in report.columns:
+        about = each.note or ", ".join(map(_short, each.examples))
+        rows.append((each.name, each.kind, each.role, about, f"{each.distinct:,}", percent(each.missing)))
+    terminal.print_table(heads, rows, "Columns", left=4)
     terminal.print_findings(report.findings)
-
-
-def _column_row(column: ColumnReport) -> tuple[str, ...]:
-    about = column.note or ", ".join(_short(each) for each in column.examples)
-    return column.name, column.kind, column.role, about, f"{column.distinct:,}", percent(column.missing)
 
 
 def _short(example: str) -> str:

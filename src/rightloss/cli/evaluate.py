@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from .errors import plain_errors, quiet_exit
+from .errors import quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_words
 from .predict import check_threshold
-from .predictions_file import NUMBER, as_predicted, open_predictions, probability_columns
-from .table_options import Address, Encoding, Engine, Group, Json, OptionalTarget, Population, Positive, Threshold
+from .predictions_file import as_predicted, open_predictions, probability_columns
+from .table_options import Address, Encoding, Engine, Group, Json, OptionalTarget, Population, Positive, Threshold, argument
 from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
 
 if TYPE_CHECKING:
@@ -50,33 +47,27 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Labelled:
+class Labelled(NamedTuple):
     """Predictions with labels.
 
     Attributes:
         log_probs: at the population `(n, k)`.
-        codes: the class number of each row, −1 if it has no label.
+        codes: the class number of each row.
+        groups: the group of each row, if there is a group column.
         classes: the labels; of two, the positive one last.
         prevalence: π, with its uncertainty.
-        groups: the group of each row, if there is a group column.
     """
 
     log_probs: np.ndarray
     codes: np.ndarray
+    groups: np.ndarray | None
     classes: Sequence[Any]
     prevalence: Prevalence
-    groups: np.ndarray | None
 
 
 def evaluate(
-    model: Annotated[
-        Path,
-        typer.Argument(help="The folder of `rightloss fit`, or a file (or parts) of `rightloss predict`.", show_default=False),
-    ],
-    data: Annotated[
-        Path | None, typer.Argument(help="The labelled table, if the first is a folder.", show_default=False)
-    ] = None,
+    model: Annotated[Path, argument("The folder of `rightloss fit`, or a file (or parts) of `rightloss predict`.")],
+    data: Annotated[Path | None, argument("The labelled table, if the first is a folder.")] = None,
     target: OptionalTarget = None,
     positive: Positive = None,
     population: Population = None,
@@ -103,27 +94,25 @@ def evaluate(
       rightloss evaluate predictions.csv --target cancer \\
         --positive yes --population 1/1000 --threshold 0.02
     """
-    with plain_errors():
-        mix = None if population is None else parse_population(population)
-        with quiet_exit():
-            from ..metrics import evaluate as evaluate_predictions
-        with warnings_on_stderr() as warned, engine_of(engine, address) as each:
-            if data is None:
-                labelled = _from_predictions(model, target, positive, mix, group, encoding, each)
-            else:
-                labelled = _from_model(model, data, target, mix, group, encoding, each)
-            check_threshold(threshold, len(labelled.classes))
-            rows = labelled.codes >= 0
-            groups = None if labelled.groups is None else labelled.groups[rows]
-            log_probs, codes, at = labelled.log_probs[rows], labelled.codes[rows], labelled.prevalence
-            found = evaluate_predictions(log_probs, codes, at, threshold=threshold, groups=groups)
-        _print_evaluation(found, labelled, threshold, list(warned), json)
+    mix = None if population is None else parse_population(population)
+    with quiet_exit():
+        from ..metrics import evaluate as evaluate_predictions
+    with warnings_on_stderr() as warned, engine_of(engine, address) as each:
+        if data is None:
+            labelled = _from_predictions(model, target, positive, mix, group, encoding, each)
+        else:
+            labelled = _from_model(model, data, target, mix, group, encoding, each)
+        check_threshold(threshold, len(labelled.classes))
+        log_probs, codes, groups, _, at = labelled
+        found = evaluate_predictions(log_probs, codes, at, threshold=threshold, groups=groups)
+    _print_evaluation(found, labelled, threshold, list(warned), json)
 
 
 def _from_model(
     folder: Path, data: Path, target: str | None, mix: Parsed | None, group: str | None, encoding: str | None, each: Each
 ) -> Labelled:
     from ..tabular import load_model
+    from ..tabular.labels import class_numbers
 
     model = load_model(folder)
     target = target or model.target
@@ -136,8 +125,7 @@ def _from_model(
 
     names = {target, group, *(spec.name for spec in used(model))}
     found = _collected(over_chunks(each, table, names, rows, used(model)), table.rows, target)
-    prevalence = model.population if mix is None else model.prevalence_of(mix)
-    return Labelled(found[0], found[1], model.classes_, prevalence, found[2])
+    return Labelled(*found, model.classes_, model.population if mix is None else model.prevalence_of(mix))
 
 
 def _from_predictions(
@@ -152,7 +140,7 @@ def _from_predictions(
     """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
 
-    from ..tabular.labels import Labels, matching_label, population_of
+    from ..tabular.labels import Labels, class_numbers, matching_label, population_of
 
     if (path / "model.json").is_file():
         raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
@@ -173,10 +161,9 @@ def _from_predictions(
         plain = as_predicted(frame, wanted, table.is_parquet)
         return _log_probs(plain, classes, path), class_numbers(plain[target], classes), _groups(plain, group)
 
-    log_probs, codes, groups = _collected(over_chunks(each, table, wanted.values(), rows), table.rows, target)
-    even = np.full(len(classes), 1 / len(classes))
-    prevalence = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even)
-    return Labelled(log_probs, codes, classes, prevalence, groups)
+    found = _collected(over_chunks(each, table, wanted.values(), rows), table.rows, target)
+    labels = Labels(classes, found[1], second if len(classes) == 2 else None, False)
+    return Labelled(*found, classes, population_of(mix, labels, np.full(len(classes), 1 / len(classes))))
 
 
 def _log_probs(frame: pd.DataFrame, classes: Sequence[Any], path: Path) -> np.ndarray:
@@ -196,7 +183,7 @@ def _log_probs(frame: pd.DataFrame, classes: Sequence[Any], path: Path) -> np.nd
 
 
 def _collected(chunks: Iterable[_Rows], rows: int, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return predictions, class numbers and groups of all rows; a row without a group is one of its own."""
+    """Return predictions, class numbers and groups of all rows with a label; a row without a group is one of its own."""
     import numpy as np
 
     log_probs, codes, groups = np.empty(0), np.empty(rows, dtype=np.int64), np.full(rows, -1)
@@ -209,13 +196,14 @@ def _collected(chunks: Iterable[_Rows], rows: int, target: str) -> tuple[np.ndar
         if given is not None:
             known = [numbers.setdefault(name, len(numbers)) for name in given[1]]
             groups[place] = np.array([*known, -1])[given[0]]
-    if codes.max() < 0:
+    labelled = codes >= 0
+    if not labelled.any():
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
-    without = int((codes < 0).sum())
-    if without:
+    if not labelled.all():
+        without = int((~labelled).sum())
         warnings.warn(f"column {target!r}: {without:,} rows have no label and are left out", UserWarning, stacklevel=2)
     groups[groups < 0] = len(numbers) + np.arange((groups < 0).sum())
-    return log_probs, codes, None if given is None else groups
+    return log_probs[labelled], codes[labelled], None if given is None else groups[labelled]
 
 
 def _require(columns: Sequence[str], target: str, group: str | None) -> None:
@@ -223,35 +211,6 @@ def _require(columns: Sequence[str], target: str, group: str | None) -> None:
     for name, what in ((target, "target"), (group, "group")):
         if name is not None and name not in columns:
             raise ValueError(f"Expected the {what} column {name!r}, but got {list(columns[:30])}: name it by --{what}.")
-
-
-def class_numbers(labels: pd.Series, classes: Sequence[Any]) -> np.ndarray:
-    """Return the class number of each row, −1 if it has no label; raise ValueError for unknown labels."""
-    import numpy as np
-    import pandas as pd
-
-    from ..tabular.columns import text_of
-
-    place = {text_of(label): number for number, label in enumerate(classes)}
-    numbers, names = pd.factorize(labels.astype(object))
-    found = [_class_number(text_of(label), place) for label in names]
-    unknown = sorted(text_of(label) for label, number in zip(names, found, strict=True) if number is None)
-    if unknown:
-        raise ValueError(
-            f"Expected the classes {list(place)} in column {labels.name!r}, but got {unknown[:5]}: leave those rows out."
-        )
-    return np.array([*found, -1], dtype=np.int64)[numbers]
-
-
-def _class_number(text: str, place: dict[str, int]) -> int | None:
-    """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
-    from ..tabular.columns import text_of
-    from ..tabular.text_files import MISSING
-
-    number = text_of(float(text)) if NUMBER.fullmatch(text) and "," not in text else text  # "1.0" is the class 1
-    exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
-    alike = [each for label, each in place.items() if label.casefold() == text.casefold()]
-    return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
 def _groups(frame: pd.DataFrame, group: str | None) -> tuple[np.ndarray, Any] | None:
@@ -265,15 +224,8 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
     positive = labelled.classes[1] if len(labelled.classes) == 2 else None
     population = population_words(labelled.prevalence.population.tolist(), labelled.classes, positive)
     if json:
-        shown = {
-            name: {"value": each.value, "low": each.low, "high": each.high, "note": each.reason}
-            for name, each in figures.items()
-        }
-        content: dict[str, Any] = {
-            "population": labelled.prevalence.population,
-            "classes": labelled.classes,
-            "rows": found.num_examples,
-        }
+        shown = {name: {"value": e.value, "low": e.low, "high": e.high, "note": e.reason} for name, e in figures.items()}
+        content = {"population": labelled.prevalence.population, "classes": labelled.classes, "rows": found.num_examples}
         content |= {"level": found.level, "threshold": threshold, "figures": shown, "warnings": warned}
         return print_json(content)
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import plain_errors, quiet_exit, require
+from .errors import quiet_exit, require
 from .population import parse_population, population_text, population_words
 from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, population_option
+from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, option, population_option
 from .terminal import number, percent
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 LeaveOut = Annotated[list[str], column_option("A column to leave out. Repeat the option for more.")]
 Unlabelled = Annotated[
-    Path | None,
-    typer.Option(
-        help="A table of people of the population, without labels: a model may learn from them too.",
-        show_default=False,
-        metavar="FILE",
-    ),
+    Path | None, option("A table of people of the population, without labels: a model may learn from them too.", metavar="FILE")
 ]
 FitPopulation = Annotated[str | None, population_option("; unknown: learn it from the --unlabelled rows.")]
 
@@ -39,7 +34,7 @@ _TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler
 def fit(
     data: Data,
     target: Target,
-    out: Annotated[Path, typer.Option(help="Folder to write: the model and its report.", show_default=False)],
+    out: Annotated[Path, option("Folder to write: the model and its report.")],
     positive: Positive = None,
     population: FitPopulation = None,
     unlabelled: Unlabelled = None,
@@ -89,24 +84,23 @@ def fit(
       rightloss fit data.csv --target cancer --positive yes \\
         --unlabelled screening.csv --population unknown --out model
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..tabular import check_destination, fit_table, read_table
-            from ..tabular.report import report_page
-        require("jinja2", "safetensors", "rich")
-        if not out.name.strip():  # such as an unset shell variable
-            raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
-        check_destination(out, overwrite=overwrite)
-        unknown = population is not None and population.strip().casefold() == "unknown"
-        mix: Any = "unknown" if unknown else None if population is None else parse_population(population)
-        with terminal.warnings_on_stderr(), progress("steps") as show:
-            show(0, 1, "reading the table")
-            frame = read_table(data, encoding=encoding)
-            others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
-            options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
-            model = fit_table(frame, target=target, positive=positive, unlabelled=others, progress=show, **options)
-            model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
-        _print_model(model, out, population is None, json)
+    with quiet_exit():
+        from ..tabular import check_destination, fit_table, read_table
+        from ..tabular.report import report_page
+    require("jinja2", "safetensors", "rich")
+    if not out.name.strip():  # such as an unset shell variable
+        raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
+    check_destination(out, overwrite=overwrite)
+    unknown = population is not None and population.strip().casefold() == "unknown"
+    mix: Any = "unknown" if unknown else None if population is None else parse_population(population)
+    with terminal.warnings_on_stderr(), progress("steps") as show:
+        show(0, 1, "reading the table")
+        frame = read_table(data, encoding=encoding)
+        others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
+        columns: dict[str, Any] = {"target": target, "positive": positive, "group": group, "leave_out": leave_out}
+        model = fit_table(frame, population=mix, unlabelled=others, folds=folds, seed=seed, progress=show, **columns)
+        model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
+    _print_model(model, out, population is None, json)
 
 
 def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> None:
@@ -118,14 +112,22 @@ def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> Non
         said.append(_own_mix(model, terminal.command_line(*following)))
         following = ["prevalence", out, "new.csv"]
     if json:
-        unlabelled, ratios = model.unlabelled, model.odds_ratios
-        content = {"out": out, "report": out / "report.html", "classes": model.classes_, "positive": model.positive}
-        content |= {"population": model.population.population, "sampling": model.population.sampling}
-        content |= {"unlabelled": None if unlabelled is None else vars(unlabelled)}
-        content |= {"comparison": model.comparison.to_dict("records")}
-        content |= {"odds_ratios": None if ratios is None else ratios.to_dict("records")}
-        content |= {"findings": terminal.findings_json(model.findings), "sentences": said}
-        return terminal.print_json(content | {"next": terminal.command_line(*following)})
+        ratios = model.odds_ratios
+        content = {
+            "out": out,
+            "report": out / "report.html",
+            "classes": model.classes_,
+            "positive": model.positive,
+            "population": model.population.population,
+            "sampling": model.population.sampling,
+            "unlabelled": model.unlabelled and vars(model.unlabelled),
+            "comparison": model.comparison.to_dict("records"),
+            "odds_ratios": None if ratios is None else ratios.to_dict("records"),
+            "findings": terminal.findings_json(model.findings),
+            "sentences": said,
+            "next": terminal.command_line(*following),
+        }
+        return terminal.print_json(content)
     terminal.print_findings(model.findings)
     heads = ("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds")
     terminal.print_table(heads, _rows(model), _title(model))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import leave, plain_errors
+from .errors import leave
 from .progress import progress
 
 lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True, add_completion=False)
@@ -27,11 +27,6 @@ def prepare(
     workers: Annotated[int | None, typer.Option(help="Processes; by default one per processor, at most 8.")] = None,
 ) -> None:
     """Cut every nodule from CT, 64³ voxels at 1 mm, and write them to one file."""
-    with plain_errors():
-        _prepare(dicom, out, workers)
-
-
-def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
     if not out.name:
         raise ValueError(f"Expected a file to write, but got the folder {out}: nodules.npz, say.")
     with progress("series") as show:

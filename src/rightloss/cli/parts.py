@@ -6,7 +6,6 @@ Stage: a model, a path → a table in parts; a function, parts → its results, 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -22,12 +21,20 @@ from .progress import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..tabular import ColumnSpec, Finding, TableModel, TableStream
+    from ..tabular import ColumnSpec, TableModel, TableStream
     from ..tabular.encode import OddCells
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 ENGINES = ("in-process", "ray")
 _RETRIES = 3
+
+
+def check_engine(name: str, address: str | None, engines: Collection[str] = ENGINES) -> None:
+    """Raise ValueError for an unknown engine, or for an address that it does not use."""
+    if name not in engines:
+        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(engines)}.")
+    if address is not None and name != "ray":
+        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
 
 
 @contextmanager
@@ -37,10 +44,7 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
     Raises:
         ValueError: if the engine is unknown, or there is no cluster at the address.
     """
-    if name not in ENGINES:
-        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(ENGINES)}.")
-    if address is not None and name != "ray":
-        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+    check_engine(name, address)
     if name != "ray":
         yield map
         return
@@ -68,6 +72,7 @@ def over_chunks(
         specs: the columns of the model.
     """
     from ..tabular.encode import odd_cells, odd_findings
+    from ..tabular.findings import warn_of
 
     def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
         start = table.start(part)
@@ -94,6 +99,7 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) ->
     """
     from ..tabular import open_table
     from ..tabular.encode import require_columns
+    from ..tabular.findings import warn_of
 
     table = open_table(path, encoding=encoding, each=each)
     require_columns(table.columns, used(model))
@@ -104,15 +110,6 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) ->
 def used(model: TableModel) -> list[ColumnSpec]:
     """Return the columns that a model looks at: none if it always answers its population."""
     return [] if model.fitted is None else model.columns
-
-
-def warn_of(findings: Iterable[Finding]) -> None:
-    """Warn of the warnings among findings."""
-    from ..tabular import TableWarning
-
-    for finding in findings:
-        if finding.level == "warning":
-            warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
 
 
 def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

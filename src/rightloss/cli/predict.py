@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
-from .errors import plain_errors, quiet_exit
+from .errors import quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import parse_population, population_text, population_words
 from .predictions_file import PREDICTED, FileFormat, check_output, in_order
-from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder, Overwrite, Population, Threshold, column_option
+from .table_options import (
+    Address,
+    Data,
+    Encoding,
+    Engine,
+    Json,
+    ModelFolder,
+    Overwrite,
+    Population,
+    Threshold,
+    column_option,
+    option,
+)
 from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
 
 if TYPE_CHECKING:
@@ -26,7 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..tabular import TableModel, TableStream
-    from .population import Parsed
 
 _COMPARE = "Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`."
 _KEEP = "A column of the table to keep with the predictions; all by default. Repeat the option for more."
@@ -36,16 +45,12 @@ def predict(
     model: ModelFolder,
     data: Data,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write: .csv, .csv.gz, .tsv or .parquet; by default CSV on standard output.", show_default=False
-        ),
+        Path | None, option("File to write: .csv, .csv.gz, .tsv or .parquet; by default CSV on standard output.")
     ] = None,
     population: Population = None,
     threshold: Threshold = None,
     level: Annotated[
-        float | None,
-        typer.Option(help="Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.", show_default=False),
+        float | None, option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
     ] = None,
     keep: Annotated[list[str], column_option(_KEEP)] = [],  # noqa: B006 (typer's way to say "none given")
     encoding: Encoding = None,
@@ -93,55 +98,58 @@ def predict(
       rightloss predict model parts --out predictions.parquet \\
         --engine ray --address head:6379
     """
-    with plain_errors():
-        if out is not None:
-            check_output(out, overwrite)
-        elif json:
-            raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
-        mix = None if population is None else parse_population(population)
-        with quiet_exit():
-            from ..tabular import load_model
-        printed = sys.stdout.buffer
-        with warnings_on_stderr(), engine_of(engine, address) as each:
-            fitted = load_model(model)
-            check_threshold(threshold, len(fitted.classes_))
-            table = open_for(fitted, data, encoding, each)
-            kept = kept_columns(table.columns, keep, fitted, level is not None)
-            changed, sums = _predict(fitted, table, kept, mix, threshold, level, out or printed, each)
-        for column, cells in changed.items():
-            text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
-            print(f"rightloss: warning: {text}", file=sys.stderr)
-        means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
-        covers = None if level is None else fitted.limits_cover(mix)
-        following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
-        shares = fitted.population.population.tolist(), fitted.classes_, fitted.positive
-        if json:
-            at = population or population_text(*shares)
-            content = {"out": str(out), "rows": table.rows, "population": at, "mean": means, "neutralised": dict(changed)}
-            content |= {} if level is None else {"level": level, "limits_allow_for": covers}
-            return print_json({**content, "next": command_line(*following) if following else None})
-        at = population or population_words(*shares)
-        if mix is not None and not isinstance(mix, int | float | dict):  # a distribution, whose mean the predictions are for
-            at = f"{population}, a mean of {float(mix.population[1]):.4g}"
-        found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
-        with redirect_stdout(sys.stderr) if out is None else nullcontext():
-            print_sentences(f"{table.rows:,} rows predicted at the population {at}. Mean predictions: {found}.")
-            if level is not None:
-                print_sentences(f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}.")
-            if out is not None:
-                print_sentences(f"Written to {out}.")
-            if following:
-                print_sentences(_COMPARE)
-                print_next(*following)
+    if out is not None:
+        check_output(out, overwrite)
+    elif json:
+        raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
+    mix = None if population is None else parse_population(population)
+    with quiet_exit():
+        from ..tabular import load_model
+    printed = sys.stdout.buffer
+    with warnings_on_stderr(), engine_of(engine, address) as each:
+        fitted = load_model(model)
+        check_threshold(threshold, len(fitted.classes_))
+        table = open_for(fitted, data, encoding, each)
+        limits = [] if level is None else limit_names(fitted)
+        kept = kept_columns(table.columns, keep, [*probability_names(fitted), PREDICTED, *limits])
+        names = list(dict.fromkeys([*kept, *(spec.name for spec in used(fitted))]))
+
+        def predicted(frame: pd.DataFrame) -> pd.DataFrame:
+            log_probs = fitted.predict_log_proba(frame, mix, warn=False)
+            ends = None if level is None else fitted.predict_limits(frame, mix, level)
+            return with_predictions(frame[kept], log_probs, fitted, threshold, ends)
+
+        changed, sums = _write(fitted, table, names, predicted, out or printed, each)
+    for column, cells in changed.items():
+        text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
+        print(f"rightloss: warning: {text}", file=sys.stderr)
+    means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
+    covers = None if level is None else fitted.limits_cover(mix)
+    following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
+    shares = fitted.population.population.tolist(), fitted.classes_, fitted.positive
+    if json:
+        at = population or population_text(*shares)
+        content = {"out": str(out), "rows": table.rows, "population": at, "mean": means, "neutralised": dict(changed)}
+        content |= {} if level is None else {"level": level, "limits_allow_for": covers}
+        return print_json({**content, "next": command_line(*following) if following else None})
+    at = population or population_words(*shares)
+    if mix is not None and not isinstance(mix, int | float | dict):  # a distribution, whose mean the predictions are for
+        at = f"{population}, a mean of {float(mix.population[1]):.4g}"
+    found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+    said = [f"{table.rows:,} rows predicted at the population {at}. Mean predictions: {found}."]
+    said += [] if level is None else [f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}."]
+    said += [] if out is None else [f"Written to {out}."]
+    with redirect_stdout(sys.stderr) if out is None else nullcontext():
+        print_sentences(*said, *([_COMPARE] if following else []))
+        if following:
+            print_next(*following)
 
 
-def _predict(
+def _write(
     model: TableModel,
     table: TableStream,
-    kept: list[str],
-    population: Parsed | None,
-    threshold: float | None,
-    level: float | None,
+    names: list[str],
+    predicted: Callable[[pd.DataFrame], pd.DataFrame],
     out: Path | BinaryIO,
     each: Each,
 ) -> tuple[Counter[str], np.ndarray]:
@@ -149,16 +157,10 @@ def _predict(
     import numpy as np
     import pyarrow as pa
 
-    def predicted(frame: pd.DataFrame) -> pd.DataFrame:
-        log_probs = model.predict_log_proba(frame, population, warn=False)
-        limits = None if level is None else model.predict_limits(frame, population, level)
-        return with_predictions(frame[kept], log_probs, model, threshold, limits)
-
     def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
         found = predicted(frame)
         return *file.content(found), found[probability_names(model)].to_numpy().sum(0)
 
-    names = list(dict.fromkeys([*kept, *(spec.name for spec in used(model))]))
     types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(model)).type}
     file = FileFormat.of(out if isinstance(out, Path) else None, predicted(table.empty(names)), types)
     changed, sums = file.changed_names(), np.zeros(len(model.classes_))
@@ -171,22 +173,19 @@ def _predict(
 
 def check_threshold(threshold: float | None, num_classes: int) -> None:
     """Raise ValueError for a threshold that decides nothing."""
-    if threshold is None:
-        return
-    if num_classes != 2:
+    if threshold is not None and num_classes != 2:
         raise ValueError(f"Expected --threshold with two classes, but the model has {num_classes}: leave it out.")
-    if not 0 < threshold < 1:
+    if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"Expected a threshold between 0 and 1, but got {threshold}: 0.1, say.")
 
 
-def kept_columns(columns: Sequence[str], keep: list[str], model: TableModel, with_limits: bool = False) -> list[str]:
+def kept_columns(columns: Sequence[str], keep: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return the columns to keep: those named, or all; raise ValueError if one has the name of a new column."""
     missing = [name for name in keep if name not in columns]
     if missing:
         raise ValueError(f"Expected columns of the table with --keep, but got {missing}: write them as they stand there.")
     kept = list(dict.fromkeys(keep)) or list(columns)
-    limits = [name for pair in limit_names(model) for name in pair] if with_limits else []
-    taken = sorted({*probability_names(model), *limits, PREDICTED} & set(kept))
+    taken = sorted({*new} & {*kept})
     if taken:
         raise ValueError(f"Expected a table without columns named {taken}, but it has them: choose others with --keep.")
     return kept
@@ -197,9 +196,9 @@ def probability_names(model: TableModel) -> list[str]:
     return [f"p_{label}".strip() for label in model.classes_]
 
 
-def limit_names(model: TableModel) -> list[tuple[str, str]]:
+def limit_names(model: TableModel) -> list[str]:
     """Return the names of each class's columns of limits."""
-    return [(f"low_{label}", f"high_{label}") for label in model.classes_]
+    return [f"{side}_{label}" for label in model.classes_ for side in ("low", "high")]
 
 
 def plain_classes(model: TableModel) -> list[Any]:
@@ -220,12 +219,8 @@ def with_predictions(
 
     probabilities = np.exp(log_probs)
     best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
-    classes = np.array(plain_classes(model), dtype=object)
-    names = probability_names(model)
-    added = {name: probabilities[:, k] for k, name in enumerate(names)} | {PREDICTED: classes[best]}
-    ends: list[str] = []
+    names, ends = probability_names(model), [] if limits is None else limit_names(model)
+    added = dict(zip(names, probabilities.T, strict=True)) | {PREDICTED: np.array(plain_classes(model), dtype=object)[best]}
     if limits is not None:
-        for k, pair in enumerate(limit_names(model)):
-            added |= {name: side[:, k] for name, side in zip(pair, limits, strict=True)}
-            ends += pair
+        added |= dict(zip(ends, np.stack(limits, 2).reshape(len(frame), len(ends)).T, strict=True))
     return frame.assign(**added)[in_order(list(frame.columns), names, ends)]

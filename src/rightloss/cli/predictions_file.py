@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from ..atomic_files import check_writable, whole_path
 from .errors import require
-from .parts import Each, warn_of
+from .parts import Each
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +119,7 @@ def open_predictions(path: Path, target: str, encoding: str | None, each: Each) 
         The table, and the names of its columns by those without the apostrophe of a formula.
     """
     from ..tabular import open_table
+    from ..tabular.findings import warn_of
 
     table = open_table(path, encoding=encoding, text_columns=[target, f"'{target}"], each=each)
     warn_of(table.findings)

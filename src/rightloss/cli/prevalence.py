@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import plain_errors, quiet_exit
+from .errors import quiet_exit
 from .parts import Each, engine_of, open_for, over_chunks, used
 from .population import population_text
-from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder
+from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder, option
 from .terminal import number, percent
 
 if TYPE_CHECKING:
@@ -29,21 +29,14 @@ if TYPE_CHECKING:
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
 
 
-Calibration = Annotated[
-    str | None,
-    typer.Option(
-        help="How held-out rows calibrate the predictions: affine, beta, temperature or mean (not at all).",
-        show_default="affine",
-        metavar="KIND",
-    ),
-]
+_CALIBRATION = "How held-out rows calibrate the predictions: affine, beta, temperature or mean (not at all)."
 
 
 def prevalence(
     model: ModelFolder,
     data: Data,
     method: Annotated[str, typer.Option(help="em, bbse, bbse-soft, rlls or rlls-soft; all but em need no calibration.")] = "em",
-    calibration: Calibration = None,
+    calibration: Annotated[str | None, option(_CALIBRATION, show_default="affine", metavar="KIND")] = None,
     encoding: Encoding = None,
     engine: Engine = "in-process",
     address: Address = None,
@@ -65,29 +58,30 @@ def prevalence(
     The estimate for a script:
       rightloss prevalence model clinic.parquet --json
     """
-    with plain_errors():
-        with quiet_exit():
-            from ..shift import estimate_prevalence
-            from ..tabular import load_model
-        with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
-            fitted = load_model(model)
-            if fitted.family is None:
-                raise ValueError(
-                    f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
-                    "better was found: fit one with more rows or other columns."
-                )
-            rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
-            options: dict[str, Any] = {"method": method, "calibration": calibration}
-            estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
-            test = _test(rows, labels)
-        following = _next_arguments(estimate, fitted, model, data)
-        if json:
-            content = {name: getattr(estimate, name) for name in ("population", "low", "high", "level", "rows")}
-            content = {"classes": fitted.classes_} | content | {"label_shift_test": vars(test), "learnt": _learnt(fitted)}
-            terminal.print_json(content | {"next": terminal.command_line(*following)})
-        else:
-            _print_estimate(estimate, test, fitted, data)
-            terminal.print_next(*following)
+    with quiet_exit():
+        from ..shift import estimate_prevalence
+        from ..tabular import load_model
+    with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
+        fitted = load_model(model)
+        if fitted.family is None:
+            raise ValueError(
+                f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
+                "better was found: fit one with more rows or other columns."
+            )
+        rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
+        options: dict[str, Any] = {"method": method, "calibration": calibration}
+        estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
+        test = _test(rows, labels)
+    shares = [max(_SMALLEST, each) for each in estimate.population.tolist()]
+    text = population_text([each / sum(shares) for each in shares], fitted.classes_, fitted.positive)
+    following = ["predict", model, data, "--population", text, "--out", "predictions.csv"]
+    if json:
+        content = {name: getattr(estimate, name) for name in ("population", "low", "high", "level", "rows")}
+        content = {"classes": fitted.classes_} | content | {"label_shift_test": vars(test), "learnt": _learnt(fitted)}
+        terminal.print_json(content | {"next": terminal.command_line(*following)})
+    else:
+        _print_estimate(estimate, test, fitted, data)
+        terminal.print_next(*following)
 
 
 def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:
@@ -118,13 +112,6 @@ def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
         return label_shift_test(rows.log_probs, (held_out, labels), folds=rows.folds)
 
 
-def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[object]:
-    shares = [max(_SMALLEST, each) for each in estimate.population.tolist()]
-    shares = [each / sum(shares) for each in shares]
-    text = population_text(shares, fitted.classes_, fitted.positive)
-    return ["predict", folder, data, "--population", text, "--out", "predictions.csv"]
-
-
 def _print_estimate(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, data: Path) -> None:
     figures = (each.tolist() for each in (estimate.population, estimate.low, estimate.high, fitted.population.population))
     rows = [
@@ -151,10 +138,10 @@ def _verdict(test: LabelShiftTest) -> str:
 def _learnt(fitted: TableModel) -> dict[str, Any] | None:
     """Return the population that the model learnt from unlabelled rows, with its limits; None if it was given."""
     used = fitted.unlabelled
-    if used is None or used.population_low is None or used.population_high is None:
+    if used is None or used.population_low is None:
         return None
-    limits = {"low": used.population_low, "high": used.population_high}
-    return {"population": fitted.population.population.tolist(), **limits, "rows": used.rows}
+    shares = fitted.population.population.tolist()
+    return {"population": shares, "low": used.population_low, "high": used.population_high, "rows": used.rows}
 
 
 def _learnt_sentence(fitted: TableModel) -> list[str]:

@@ -14,7 +14,8 @@ import typer
 from ..atomic_files import write_whole
 from ..study.config import StudyConfig
 from ..study.results import StudyResults, data_path, read_config, read_study, write_config
-from .errors import plain_errors, require
+from .errors import require
+from .table_options import argument
 
 if TYPE_CHECKING:
     from ..study.summary import Summary
@@ -25,31 +26,27 @@ _PAGES = ("table.csv", "summary.json", "report.html")
 
 
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="The folder that `rightloss study` wrote to, or a file that --keep wrote.", show_default=False),
-    ],
+    folder: Annotated[Path, argument("The folder that `rightloss study` wrote to, or a file that --keep wrote.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the pages; by default that of the study.")] = None,
     keep: Annotated[
         Path | None, typer.Option(help="Also store the finished study in this small file (.npz), to make its pages from later.")
     ] = None,
 ) -> None:
     """Write the tables and the report of a study again from its results, even if the study is not finished."""
-    with plain_errors():
-        from ..study.execute import check_folder
-        from ..study.one_file import read_one_file, write_one_file
+    from ..study.execute import check_folder
+    from ..study.one_file import read_one_file, write_one_file
 
-        require("rich", "matplotlib")
-        if folder.is_file() and out is None:
-            raise ValueError(f"Expected a folder for the pages of {folder}, but got none: add --out DIR.")
-        out = folder if out is None else out
-        check_folder(out, PAGES_SIZE)
-        results = read_one_file(folder) if folder.is_file() else read_study(folder)
-        if out != folder:
-            _claim(out, results.config)
-        if keep is not None:
-            write_one_file(results, keep)
-        show_pages(make_pages(results, out), out)
+    require("rich", "matplotlib")
+    if folder.is_file() and out is None:
+        raise ValueError(f"Expected a folder for the pages of {folder}, but got none: add --out DIR.")
+    out = folder if out is None else out
+    check_folder(out, PAGES_SIZE)
+    results = read_one_file(folder) if folder.is_file() else read_study(folder)
+    if out != folder:
+        _claim(out, results.config)
+    if keep is not None:
+        write_one_file(results, keep)
+    show_pages(make_pages(results, out), out)
 
 
 def _claim(out: Path, config: StudyConfig) -> None:
@@ -84,11 +81,8 @@ def made_pages(config: StudyConfig, out: Path) -> Summary | None:
     """Return the summary in `out` if all runs of `config` are done and the pages are up to date, else None."""
     from ..study.summary import Summary
 
-    if not all((out / name).is_file() for name in ("study.json", _STAMP, *_PAGES)):
-        return None
-    if read_config(out).to_dict() != config.to_dict():
-        return None
-    if not all((out / "runs" / f"{run.key}.json").is_file() for run in config.runs()):
+    needed = [*("study.json", _STAMP, *_PAGES), *(f"runs/{run.key}.json" for run in config.runs())]
+    if not all((out / name).is_file() for name in needed) or read_config(out).to_dict() != config.to_dict():
         return None
     if (out / _STAMP).read_bytes().strip() != _digest(out, config).encode():
         return None

@@ -19,8 +19,10 @@ from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Trai
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work
 from ..study.engines.processes import processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
-from .errors import plain_errors, require
+from .errors import require
+from .parts import check_engine
 from .progress import progress
+from .table_options import argument, option
 
 TOY = "toy"
 NAMES = (TOY, *PRESETS)
@@ -51,33 +53,25 @@ class StudyCommand(TyperCommand):
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        for option in self.params:
-            if isinstance(option.name, str) and (text := default_of(option.name)):
-                option.help = f"{option.help} By default {text}."  # type: ignore[attr-defined]
+        for each in self.params:
+            if isinstance(each.name, str) and (text := default_of(each.name)):
+                each.help = f"{each.help} By default {text}."  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
 COMMAND_CLASS = StudyCommand
 
 
-def _machine(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel=MACHINE, show_default=False)
+_machine = partial(option, rich_help_panel=MACHINE)
+_ENGINE = "in-process, processes, or ray. By default processes, or in-process with one core or several devices."
 
 
 def study(
-    preset: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.", show_default=False)],
+    preset: Annotated[str, argument(f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.")],
     out: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder for the results; a stopped study resumes there. Not needed with --dry-run.",
-            metavar="PATH",
-            show_default=False,
-        ),
+        str | None, option("Folder for the results; a stopped study resumes there. Not needed with --dry-run.", metavar="PATH")
     ] = None,
-    engine: Annotated[
-        str | None,
-        _machine("in-process, processes, or ray. By default processes, or in-process with one core or several devices."),
-    ] = None,
+    engine: Annotated[str | None, _machine(_ENGINE)] = None,
     workers: Annotated[int | None, _machine("Number of processes that train at once. By default one per core.")] = None,
     address: Annotated[str | None, _machine("Address of a Ray cluster. By default Ray is started on this machine.")] = None,
     accelerator: Annotated[str | None, _machine("cpu, cuda, mps or auto. By default cpu.")] = None,
@@ -102,33 +96,30 @@ def study(
     """
     machine = {"engine": engine, "workers": workers, "address": address, "accelerator": accelerator, "devices": devices}
     options = {name: value for name, value in {**grid, **machine}.items() if value is not None and value != []}
-    with plain_errors():
-        if not (dry_run if out is None else out.strip()):  # blank: an unset shell variable, not this folder
-            raise ValueError("Expected a folder for the results, but got none: --out results, say.")
-        folder = None if out is None else Path(out)
-        if preset not in NAMES:
-            raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
-        require("rich", "matplotlib", "threadpoolctl", "pandas", "pebble")
-        if preset == TOY:
-            _run_toy(folder, options, dry_run, verbose)
-        else:
-            _run_study(configured(preset, options), folder, options, dry_run, verbose)
+    if not (dry_run if out is None else out.strip()):  # blank: an unset shell variable, not this folder
+        raise ValueError("Expected a folder for the results, but got none: --out results, say.")
+    folder = None if out is None else Path(out)
+    if preset not in NAMES:
+        raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
+    require("rich", "matplotlib", "threadpoolctl", "pandas", "pebble")
+    if preset == TOY:
+        _run_toy(folder, options, dry_run, verbose)
+    else:
+        _run_study(configured(preset, options), folder, options, dry_run, verbose)
 
 
 def _grid_parameters() -> Iterator[inspect.Parameter]:
     """Yield a command parameter for each config field that has an option. Options of tuples can be repeated."""
     for config in (StudyConfig, Training):
         kinds = get_type_hints(config)
-        for field, option in options_of(config).items():
-            kind, text, metavar = kinds[field], option.help, option.metavar
+        for field, known in options_of(config).items():
+            kind, text, metavar = kinds[field], known.help, known.metavar
             if get_origin(kind) is tuple:
                 kind = list[float] if get_args(kind)[0] is float else list[str]
                 text, metavar = f"{text} Repeat the option for more.", metavar or "NAME"
-            name = "--small/--full" if kind is bool else f"--{option.name}"
-            info = typer.Option(name, help=text, rich_help_panel=option.panel, show_default=False, metavar=metavar)
-            yield inspect.Parameter(
-                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
-            )
+            name = "--small/--full" if kind is bool else f"--{known.name}"
+            kind = Annotated[kind | None, option(text, name, rich_help_panel=known.panel, metavar=metavar)]
+            yield inspect.Parameter(known.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def _signature() -> inspect.Signature:
@@ -192,8 +183,8 @@ def default_of(parameter: str) -> str:
     by_value: dict[str, list[str]] = {}
     for name, preset in PRESETS.items():
         for config in (preset, preset.training):
-            for field, option in options_of(type(config)).items():
-                if option.parameter == parameter and getattr(config, field) is not None:
+            for field, known in options_of(type(config)).items():
+                if known.parameter == parameter and getattr(config, field) is not None:
                     by_value.setdefault(words(getattr(config, field)), []).append(name)
     if not by_value:
         return ""
@@ -231,16 +222,12 @@ def machine_of(options: Mapping[str, Any], groups: int) -> Machine:
     workers = min(options.get("workers", processors()), max(1, groups))
     if name == "processes":
         return Machine(Processes(workers), work, workers, "1 process" if workers == 1 else f"{workers} processes")
-    words = "1 worker of Ray" if workers == 1 else f"{workers} workers of Ray"
-    engine = OnRay(options.get("address"), options.get("workers"))
-    return Machine(engine, work, workers, "Ray" if "address" in options else words)
+    words = "Ray" if "address" in options else "1 worker of Ray" if workers == 1 else f"{workers} workers of Ray"
+    return Machine(OnRay(options.get("address"), options.get("workers")), work, workers, words)
 
 
 def _check_machine(name: str, options: Mapping[str, Any], devices: int) -> None:
-    if name not in ENGINES:
-        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(ENGINES)}.")
-    if "address" in options and name != "ray":
-        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+    check_engine(name, options.get("address"), ENGINES)
     if "workers" in options and name == "in-process":
         raise ValueError("Expected --workers with --engine processes, but got the engine in-process: leave it out.")
     if options.get("workers", 1) < 1:

@@ -34,43 +34,39 @@ def _header(path: Path) -> list[str]:
     return [name.strip() for name in next(csv.reader([line], delimiter=max(",;\t|", key=line.count)))]
 
 
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return an option whose default is not shown."""
+    return typer.Option(*names, help=text, **{"show_default": False} | more)
+
+
+def argument(text: str) -> Any:
+    """Return an argument without a default."""
+    return typer.Argument(help=text, show_default=False)
+
+
 def column_option(text: str, *names: str) -> Any:
     """Return an option that is the name of a column."""
-    return typer.Option(*names, help=text, show_default=False, metavar="COLUMN", autocompletion=complete_column)
+    return option(text, *names, metavar="COLUMN", autocompletion=complete_column)
 
 
 def population_option(more: str = ".") -> Any:
     """Return the option of the population; `more` ends its help."""
     forms = "0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or a=0.9,b=0.09,c=0.01"
-    text = f"How frequent the classes are where the model is used: {forms}{more}"
-    return typer.Option(help=text, show_default=False, metavar="RATE")
+    return option(f"How frequent the classes are where the model is used: {forms}{more}", metavar="RATE")
 
 
-Data = Annotated[
-    Path, typer.Argument(help="The table: .csv, .tsv or .parquet; .gz too; or a folder of parts.", show_default=False)
-]
-ModelFolder = Annotated[Path, typer.Argument(help="The folder that `rightloss fit` wrote.", show_default=False)]
+Data = Annotated[Path, argument("The table: .csv, .tsv or .parquet; .gz too; or a folder of parts.")]
+ModelFolder = Annotated[Path, argument("The folder that `rightloss fit` wrote.")]
 Target = Annotated[str, column_option("The column with the classes.", "--target")]
 OptionalTarget = Annotated[str | None, column_option("The column with the classes.", "--target")]
-Positive = Annotated[
-    str | None,
-    typer.Option(help="The positive class: --population can give its frequency as a single number.", show_default=False),
-]
+Positive = Annotated[str | None, option("The positive class: --population can give its frequency as a single number.")]
 Group = Annotated[str | None, column_option("A column of patients or sites; rows of one group are never split.", "--group")]
 Population = Annotated[str | None, population_option()]
-Threshold = Annotated[
-    float | None,
-    typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False),
-]
-Encoding = Annotated[
-    str | None, typer.Option(help="Encoding of a text file that is not UTF-8, such as cp1252.", show_default=False)
-]
+Threshold = Annotated[float | None, option("For two classes: decide for the positive one from this probability on.")]
+Encoding = Annotated[str | None, option("Encoding of a text file that is not UTF-8, such as cp1252.")]
 Json = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Engine = Annotated[
     str, typer.Option(help="in-process, or ray: several parts of a folder at a time, on a Ray cluster.", metavar="ENGINE")
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(help="Address of a Ray cluster. By default Ray is started on this machine.", show_default=False),
-]
+Address = Annotated[str | None, option("Address of a Ray cluster. By default Ray is started on this machine.")]

@@ -138,8 +138,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    if isinstance(value, str | bool | int) or value is None:
-        return value
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    return (value if math.isfinite(value) else None) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)

@@ -2,8 +2,8 @@
 
 Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data → `Posterior`.
 
-- The log posterior: `target`, `priors`; `marginals` for p(y|w) inside transforms, `weight_sets` for many weights at once.
-- The methods: `map`, `ensemble`, `mc_dropout`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
+- The log posterior: `target`, `priors`, `exact_mix`; `weight_sets` for many weights at once.
+- The methods: `map`, `ensemble`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
 - Shared by the methods: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
 - The choice of a prior by evidence: `prior_choice`.
 - Results: `posterior`, with `distributions`, `prediction` and `joint_model`.
@@ -21,7 +21,7 @@ from .ensemble import ensemble as ensemble
 from .ep import expectation_propagation as expectation_propagation
 from .laplace import laplace as laplace
 from .map import map_estimate as map_estimate
-from .mc_dropout import mc_dropout as mc_dropout
+from .map import mc_dropout as mc_dropout
 from .nuts import nuts as nuts
 from .posterior import Posterior as Posterior
 from .prediction import Prediction as Prediction

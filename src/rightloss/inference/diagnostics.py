@@ -17,12 +17,24 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..extras import install
+from ..marginals import BatchMarginal
+from ..prevalence import Prevalence
 from ..tensors import tensor_of
 from .distributions import Particles
+from .joint_model import JointModel
+from .map import rows_on
+from .minibatches import Pair
 from .posterior import Posterior
+from .steps import in_mode
+from .target import LogPosterior
+from .weight_sets import evaluate_many, vmaps
 
 R_HAT_THRESHOLD = 1.05  # a larger R̂ of predictions gives a warning
 TAILS = (0.05, 0.95)  # quantiles for the effective sample size of the tail
+WEIGHTS = 20  # a Gaussian of more weights is not compared with the posterior: importance weights would be too uneven
+_DRAWS, _WIDER = 1000, 1.25  # draws for that comparison, from a Gaussian whose standard deviations are larger by this factor
+_EVALUATIONS, _AT_ONCE = 2 * 10**7, 1 << 21  # draws times examples, in all and together
+_OFF, _FEW = 0.1, 50  # relative error of a standard deviation that gives a warning; effective draws that are too few to tell
 _ROWS, _NUMBERS = 64, 2000  # examples for the comparison of predictions between chains, and the maximum number of values
 
 
@@ -115,6 +127,48 @@ def judge_chains(posterior: Posterior, x: Tensor) -> None:
             "`warmup`), or use `ensemble` if there are several modes.",
             stacklevel=5,
         )
+
+
+@torch.no_grad()
+def judge_gaussian(posterior: Posterior, target: LogPosterior, data: Pair, temperature: float = 1.0) -> None:
+    """Add to the record by how much the posterior's own standard deviations differ from a Gaussian's; warn if by much.
+
+    The ratios are estimated by importance sampling: draws of the Gaussian, somewhat widened, are weighted by the posterior's
+    density relative to the Gaussian's. Only for up to 20 weights and 20,000 examples.
+    """
+    q, size = posterior.distribution, posterior.layout.size
+    classes = isinstance(target.prevalence, Prevalence)
+    if size > WEIGHTS or len(data[0]) * _DRAWS > _EVALUATIONS or not classes or not vmaps(target.model):
+        return
+    target = rows_on(target if target.marginal is None else target.with_marginal(BatchMarginal()), data[0].device)
+    fixed = JointModel(posterior.model, posterior.likelihood).own()
+    draws = q.mean + _WIDER * (q.sample(_DRAWS, torch.Generator().manual_seed(0)) - q.mean)
+    values = []
+    with in_mode(target.model, False):
+        for some in draws.split(max(1, _AT_ONCE // len(data[0]))):
+            shared = {name: value.expand(len(some), *value.shape) for name, value in fixed.items()}
+            weights = {**shared, **posterior.layout.unflatten(some)}
+            values.append(evaluate_many(target, weights, data, target.marginal, shared=True)[0].double())
+    assert target.num_data is not None
+    gaussian = torch.distributions.MultivariateNormal(q.mean.double(), q.covariance().double())
+    log_ratio = torch.cat(values) * (target.num_data / temperature) - gaussian.log_prob(draws.double()) / _WIDER**2
+    share = torch.softmax(log_ratio, 0)
+    away = draws.double() - share @ draws.double()
+    effective = float(1 / share.square().sum())
+    ratio = (share @ away.square()).sqrt() / q.standard_deviation.double()
+    worst = int(ratio.log().abs().argmax())
+    posterior.record.update(sd_ratio=float(ratio[worst]), sd_ratio_draws=effective)
+    if effective >= _FEW and abs(float(ratio[worst].log())) < _OFF + 2 / (2 * effective) ** 0.5:
+        return
+    ends = np.cumsum(posterior.layout.sizes)
+    name = posterior.layout.names[int(np.searchsorted(ends, worst, side="right"))]
+    said = f"the standard deviation of `{name}` is {1 / float(ratio[worst]):.2f} × that of its own draws, weighted"
+    said = said if effective >= _FEW else "hardly any of its draws are probable there"
+    warnings.warn(
+        f"The Gaussian differs from the posterior: {said}. Use nuts, or sghmc with batch_size=None; a narrower prior of the "
+        "bias, or evidence about the prevalence (κ = 1), makes the posterior itself more Gaussian.",
+        stacklevel=5,
+    )
 
 
 def _checked(draws: ArrayLike | Tensor) -> Float[Tensor, "c n d"]:

@@ -50,7 +50,7 @@ class DataBlock:
 class LikelihoodTerms:
     """The negative log-likelihood of all data, as a function of the tables t_nk = log p_r(k|x_n,w):
 
-        −Σ_nk a_nk t_nk + Σ_k c_k log Σ_n β_n exp(t_nk) + const,    c_k = N_k − N κ r_k.
+        −Σ_nk a_nk t_nk + Σ_k c_k log Σ_n β_n exp(t_nk) + const,    c_k = N ρ_k − N κ r_k, or N_k if κ = 0.
 
     With the fractions `q_nk ∝ β_n exp(t_nk)` of each class's marginal and g_k = Σ_n q_nk ∇t_nk, the gradient is
     `Σ_nk (c_k q_nk − a_nk) ∇t_nk`. Second derivatives are also sums over rows, except for the last term:
@@ -62,7 +62,7 @@ class LikelihoodTerms:
     sampled first and x was observed. It is also the generalised Gauss–Newton matrix with respect to t, and never negative.
     Losses without a marginal have c = 0, and a Fisher information of `Σ_nk a_n p_nk ∇t_nk ∇t_nkᵀ` with a_n = Σ_k a_nk.
     With unlabelled rows, k runs over the streams, including "unlabelled", which is the label of these rows, and
-    c_k = N_k − N (1 + λ) κ r_k.
+    ρ and r are their mix, and N is N (1 + λ).
 
     If π is known exactly (see `exact_mix`), t is at the mix r(w) of these weights and c = 0; the derivatives of r(w) add
     Σ_jk S_j g_j [N A]⁻¹_jk S_k g_kᵀ with A the curvature of r(w) and S_k = Σ_n u_nk. So −C, instead of −diag(c), is `coupling`.
@@ -138,7 +138,8 @@ def likelihood_terms(
     pool = rows if target.pool is None else _rows(target, params, *target.pool)
     log_terms = pool.log_probs + pool.log_weights()[:, None]
     log_sums, labelled = torch.logsumexp(log_terms, 0), own.sum(0)
-    counts = labelled - total * setting.evidence * setting.reference
+    counts = labelled if setting.of_marginal is None else total * setting.of_marginal
+    labelled = torch.maximum(labelled, counts)  # so that the Fisher information is never negative
     value = value - counts @ (log_sums - pool.labels.log_count(log_sums))
     share = (log_terms - log_sums).exp()
     if pool is rows:

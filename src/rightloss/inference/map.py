@@ -1,6 +1,6 @@
-"""MAP: the most probable weights.
+"""MAP: the most probable weights; MC dropout: the same network with many dropout masks.
 
-Stage: `LogPosterior`, data → `Posterior` of one draw.
+Stage: `LogPosterior`, data → `Posterior` of one draw; with MC dropout, its predictions draw masks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..marginals import BatchMarginal, RunningMarginal
+from ..marginals import BatchMarginal, PoolMarginal, RunningMarginal
 from .distributions import Layout, Particles
 from .joint_model import JointModel
 from .minibatches import Data, Device, Minibatches
@@ -74,6 +74,57 @@ def map_estimate(
         0.2
     """
     return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish)
+
+
+@inference_method
+def mc_dropout(
+    target: LogPosterior,
+    data: Data,
+    *,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
+    seed: int = 0,
+    device: Device = None,
+    progress: bool | None = None,
+) -> Posterior:
+    """Train with dropout, and keep it on in predictions: variational inference at the cost of MAP (Gal 2016).
+
+    q(w) is a point with random masks. The dropout probability fixes its variance; the data do not change it.
+
+    Args:
+        target: from `log_posterior`, of a model with `nn.Dropout` or another dropout layer.
+        data: `(x, y)`, a Dataset or a DataLoader.
+        steps: number of steps of Adam.
+        batch_size: examples per step; None for all of them.
+        lr: the initial learning rate; it decays to 0 as (1 − t/steps)².
+        seed: seed of the order of the data, and of the masks in training.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
+
+    Returns:
+        `Particles` of one draw, with `dropout=True`; the record is that of `map_estimate`.
+
+    Raises:
+        Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2))
+        >>> target = rl.inference.log_posterior(model, rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.mc_dropout(target, (x, y), steps=20)
+        >>> bool((posterior.predict(x).model_entropy > 0).all())  # masks disagree
+        True
+    """
+    if not drops_out(target):
+        raise ValueError(
+            "Expected a model that drops out, but none of its modules does with a probability above 0: "
+            "put nn.Dropout(0.1) between layers, or use map_estimate."
+        )
+    search = Search(steps, batch_size, lr, seed, device, progress)
+    return most_probable(target, data, search, one_draw(dropout=True))
 
 
 @dataclass(frozen=True)
@@ -172,10 +223,20 @@ def rows_on(target: LogPosterior, device: Device) -> LogPosterior:
 
 
 def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
-    """Return the target with a reset marginal; if every step uses all data, m itself is the running average."""
+    """Return the target with a reset marginal, without state from earlier runs.
+
+    If every step uses all data, m itself is the running average. A running average or a pool is copied. Others are reset in
+    place, so that an `AuxiliaryMarginal` can be used after the run; one in eval mode is not reset.
+    """
     target = rows_on(target, device)
-    exact = at_once and isinstance(target.marginal, RunningMarginal)
-    return target.with_marginal(BatchMarginal()) if exact else target.with_fresh_marginal()
+    marginal = target.marginal
+    if isinstance(marginal, RunningMarginal):
+        return target.with_marginal(BatchMarginal() if at_once else RunningMarginal(marginal.decay))
+    if isinstance(marginal, PoolMarginal):
+        return target.with_marginal(PoolMarginal(marginal.model, marginal.loader, marginal.every, marginal.labelled))
+    if marginal is not None and (not isinstance(marginal, torch.nn.Module) or marginal.training):
+        marginal.reset()
+    return target
 
 
 def untrained_state(target: LogPosterior) -> dict[str, Tensor]:

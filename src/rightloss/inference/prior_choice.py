@@ -118,6 +118,15 @@ class ChosenPrior:
         log_evidence: Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, or its lower bound by variational inference.
         tried: every scale that was tried, with its `log_evidence`, in the order of the search.
         posterior: that of the prior, by the method of the search.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.inference import log_posterior, optimize_prior
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> chosen = optimize_prior(log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1)), (x, y))
+        >>> chosen.log_evidence == max(value for _, value in chosen.tried)
+        True
     """
 
     prior: Prior

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -20,24 +19,24 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..likelihoods import Bernoulli, Categorical, Likelihood
-from ..losses import InformationGainLoss, LogLikelihoodLoss
-from ..losses.batch import LabelledBatch, class_batch, full_precision
-from ..losses.functional import batch_and_terms, class_log_sum, gain_loss, measure_of
-from ..losses.gain import PriorTerms, at_reference, example_log_weights, information_gain, log_sum, table_of
-from ..losses.streams import stream_batch, stream_columns, stream_terms, tables_of
-from ..marginals import Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..losses.batch import LabelledBatch, Labels, class_batch, full_precision
+from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of, usable
+from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
+from ..losses.streams import check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
+from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
+from ..tensors import as_input, tensor_of
 from .exact_mix import exact_gain
 from .joint_model import JointModel
-from .marginals import RecordingMarginal, fresh_marginal
-from .minibatches import UnlabelledRows
+from .minibatches import UnlabelledRows, check_mix
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import in_mode
-from .target_options import check_source, checked_criterion, checked_rows, is_exact
+from .steps import in_mode, ordinary, whole_number
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+LogMarginal = Tensor | Callable[[Tensor], Tensor]
 
 
 def inference_method(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -145,16 +144,15 @@ def log_posterior(
         )
     if loss is LogLikelihoodLoss and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         prevalence = prevalence.retarget(prevalence.population)  # plain cross-entropy does not use π, nor its uncertainty
-    criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
-    exact = is_exact(evidence, criterion, marginal=marginal, reference=reference, loss=loss, pool=pool, unlabelled=unlabelled)
+    criterion = _checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
+    exact = _is_exact(evidence, criterion, marginal=marginal, reference=reference, loss=loss, pool=pool, unlabelled=unlabelled)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
-    check_source(marginal, model)
+    _check_source(marginal, model)
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
-    if num_data is not None and not _is_count(num_data):
-        raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
+    num_data = None if num_data is None else whole_number(num_data, "num_data")
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
@@ -163,8 +161,8 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
-    return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows, exact=exact)
+    pool, rows = _checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
+    return LogPosterior(model, criterion, prior, num_data, pool, rows, exact=exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,13 +267,6 @@ class LogPosterior:
             pool = x, None if y is None else y.to(x.device)
         return replace(self, pool=pool, unlabelled=unlabelled)
 
-    def with_fresh_marginal(self) -> LogPosterior:
-        """Return a copy with a reset marginal, for a new run."""
-        if self.marginal is None:
-            return self
-        marginal = fresh_marginal(self.marginal)
-        return self if marginal is self.marginal else self.with_marginal(marginal)
-
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
         return replace(
@@ -340,18 +331,12 @@ class LogPosterior:
         if not named.keys() <= self._known:
             unknown = [name.removeprefix("model.") for name in named.keys() - self._known]
             raise ValueError(f"Expected weights by the model's names, but it has no {sorted(unknown)[:5]}: see `parameters()`.")
-        return functional_call(self._joint, self._buffers_apart() | self._copied() | named, (call,))
-
-    def _copied(self) -> dict[str, Tensor]:
-        """Return copies of tensors made under `torch.inference_mode()`, which autograd cannot use."""
-        named = _all_named(self._joint) if self._inference else []
-        return {name: value.clone() for name, value in named if name in self._inference}
-
-    def _buffers_apart(self) -> dict[str, Tensor]:
         buffers = dict(self.model.named_buffers())
-        if not buffers or not any(part.training for part in self.model.modules()):
-            return {}
-        return {f"model.{name}": value.clone() for name, value in buffers.items()}
+        training = bool(buffers) and any(part.training for part in self.model.modules())
+        apart = {f"model.{name}": value.clone() for name, value in buffers.items()} if training else {}
+        if self._inference:  # tensors made under `torch.inference_mode()`, which autograd cannot use
+            apart |= {name: value.clone() for name, value in _all_named(self._joint) if name in self._inference}
+        return functional_call(self._joint, apart | named, (call,))
 
     def class_terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms of the classes: r, ρ, κ and offsets."""
@@ -393,27 +378,39 @@ class LogPosterior:
         result: tuple[Tensor, Tensor] = self.at(params, found)
         return result
 
-    def likelihood_of(
-        self, outputs: Tensor, y: Tensor, others: Tensor | None = None, log_marginal: Tensor | None = None
-    ) -> Tensor:
-        """Return the log-likelihood of a batch, per labelled example, for other losses, or for the gain with a given p(y|w).
+    def gains_of(
+        self, table: Float[Tensor, "*sets n k"], labels: Labels, terms: PriorTerms, log_marginal: LogMarginal | None = None
+    ) -> Float[Tensor, "*sets n"]:
+        """Return the log-likelihood of each row, for one set of weights or many; 0 where ignored.
 
         Args:
-            outputs: of the labelled rows.
-            y: their labels.
-            others: outputs of the unlabelled rows.
-            log_marginal: log p(y|w), of the classes or of the streams; None for other losses.
+            table: log p(k|x,w) at the population's mix; of the streams if there are unlabelled rows.
+            labels: one per row.
+            terms: r, ρ and κ, of the classes or of the streams.
+            log_marginal: log p(y|w), or a function that returns its value q from the rows' own log m (without gradient); None
+                for other losses, and if π is known exactly.
         """
+        if self.exact:
+            return exact_gain(table, labels, terms)
+        if not self.gains:
+            log_offset, weights = self.criterion.cross_entropy_terms(terms)
+            log_probs = at_reference(table, log_offset)
+            return labels.mask(labels.gather(log_probs if weights is None else log_probs * weights))
+        if isinstance(log_marginal, Tensor):
+            return information_gain(at_reference(table, terms.log_offset), log_marginal, labels, terms)
+        assert log_marginal is not None
+        return gain_of_rows(table, labels, terms, log_marginal)
+
+    def likelihood_of(
+        self, outputs: Tensor, y: Tensor, others: Tensor | None = None, log_marginal: LogMarginal | None = None
+    ) -> Tensor:
+        """Return the log-likelihood of a batch, per labelled example, from outputs of labelled and unlabelled rows."""
         if not self.gains and others is None:
             result: Tensor = -self.criterion(outputs, y)
             return result
         batch, terms = self._batch(outputs, y, others)
-        log_offset, _ = self.criterion.cross_entropy_terms(terms)
-        log_probs = at_reference(batch.outputs if others is not None else self.likelihood.table(batch.rows()), log_offset)
-        if log_marginal is None:
-            gain = batch.labels.mask(batch.labels.gather(log_probs))
-        else:
-            gain = information_gain(log_probs, log_marginal, batch.labels, terms)
+        table = batch.outputs if others is not None else self.likelihood.table(batch.rows())
+        gain = self.gains_of(table, batch.labels, terms, log_marginal)
         return gain.sum() / (batch.labels.count if batch.examples is None else batch.examples)
 
     def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
@@ -425,8 +422,7 @@ class LogPosterior:
         def found() -> Tensor:
             outputs, unlabelled = self.joint_outputs(x, *others)
             rows, terms = self._batch(outputs, y, unlabelled)
-            log_probs = at_reference(rows.outputs, terms.log_offset)
-            return log_sum(log_probs, rows.labels, example_log_weights(terms, rows.labels)) - rows.labels.log_count(log_probs)
+            return log_mean_prediction(at_reference(rows.outputs, terms.log_offset), rows.labels, terms)
 
         result: Tensor = self.at(params, found)
         return result
@@ -447,15 +443,12 @@ class LogPosterior:
         self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         outputs, unlabelled = self.joint_outputs(x, others)
+        if self.marginal is not None:
+            return self._gain(outputs, y, unlabelled)
         if self.exact:
             self.check_all(len(x))
-            batch, terms = self._batch(outputs, y, None)
-            gain = exact_gain(self.likelihood.table(batch.rows()), batch.labels, terms)
-            return gain.sum() / batch.labels.count, {"outputs": outputs}
-        if self.marginal is None:
-            log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
-            return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
-        return self._gain(outputs, y, unlabelled)
+        log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
+        return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
 
     def check_all(self, rows: int) -> None:
         """Raise a ValueError for a minibatch, if π is known exactly."""
@@ -467,7 +460,7 @@ class LogPosterior:
 
     def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gain with the marginal's value of p(y|w)."""
-        marginal = RecordingMarginal(self.criterion.marginal, self.model)
+        marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
         group, measure = sharing_group(None, True), None
         if isinstance(prevalence, Prevalence):
@@ -535,5 +528,166 @@ def _output_bias(target: LogPosterior, x: Tensor) -> str | None:
     return None
 
 
-def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+class _RecordingMarginal:
+    """A marginal that records the minibatch's estimate. Inside `torch.func` it does not change state.
+
+    There the marginal is used as in eval mode; a pool is evaluated at the model's current weights.
+
+    Args:
+        marginal: gives the value.
+        model: the model, with the weights of the evaluation.
+    """
+
+    log_m: Tensor
+
+    def __init__(self, marginal: Marginal, model: nn.Module) -> None:
+        self.marginal, self.model = marginal, model
+        self.prepare, self.sampling_frequencies, self.reset = marginal.prepare, marginal.sampling_frequencies, marginal.reset
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
+        if isinstance(self.marginal, PoolMarginal):
+            return self.marginal.exact(estimate, self.model)
+        if not isinstance(self.marginal, nn.Module):
+            return self.marginal.value(estimate)
+        with in_mode(self.marginal, False):
+            return self.marginal.value(estimate)
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
+        self.log_m = estimate.log_m
+        return self.value(estimate) if in_transform() else self.marginal.update(estimate)
+
+
+def _checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
+    """Return the loss, which is the negative log-likelihood."""
+    if isinstance(prevalence, Prevalence) and prevalence.is_unknown:
+        raise ValueError(
+            "Expected a prevalence with a population in a log posterior, but got Prevalence.unknown: train with "
+            "InformationGainLoss(prevalence) and `unlabelled=` first, and pass prevalence.retarget(criterion.population); or, "
+            "where it is known roughly, Prevalence.dirichlet(…)."
+        )
+    if loss is None or loss is InformationGainLoss:
+        if pool is not None and marginal is not None:
+            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
+    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
+        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
+    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
+    if given:
+        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
+    return loss(prevalence, likelihood, nonfinite="nan")
+
+
+def _is_exact(evidence: Any, criterion: Any, **others: Any) -> bool:
+    """Return whether π is known exactly; the `others` are options that do not go with it."""
+    if evidence is None:
+        return False
+    if evidence != "exact":
+        raise ValueError(
+            f"Expected `evidence` of log_posterior to be 'exact' or None, but got {evidence!r}: a number is an argument of "
+            "the prevalence, Prevalence(…, evidence=0.5)."
+        )
+    given = [name for name, value in others.items() if value is not None]
+    if given or not isinstance(criterion.prevalence, Prevalence):
+        names = " or ".join(given) or "regression"
+        raise ValueError(
+            f'Expected no {names} with evidence="exact", but got one: its likelihood has a mix of its own over the labelled '
+            "rows, for classes; leave out one of the two."
+        )
+    return True
+
+
+def _checked_rows(
+    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
+) -> tuple[Pool | None, UnlabelledRows | None]:
+    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
+
+    Args:
+        pool: the argument of `log_posterior`, like the following ones.
+        unlabelled: x.
+        weight: λ.
+        batch_size: of the unlabelled rows.
+        criterion: the loss.
+        model: for which arrays become tensors.
+        marginal: as given.
+    """
+    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
+    if rows is None:
+        found = None if pool is None else _checked_pool(pool, criterion, model)
+        if found is None or found[1] is not None:
+            usable(None, None, criterion.prevalence, None)  # raises the error if a class is never labelled
+        return found, None
+    if pool is not None:
+        raise ValueError(
+            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
+            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
+        )
+    if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
+        _check_minibatch_marginal(marginal)
+        return None, rows
+    if marginal is not None or rows.batch_size is not None:
+        name = "unlabelled_batch_size" if marginal is None else "marginal"
+        raise ValueError(
+            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
+            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
+        )
+    return (rows.x, None), None
+
+
+def _check_source(marginal: Any, model: nn.Module) -> None:
+    """Raise a ValueError if a marginal uses another network than the one with the inferred weights."""
+    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
+    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
+    own = {id(value) for value in model.parameters()}
+    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
+        raise ValueError(
+            f"Expected {type(marginal).__name__} to use the model with the inferred weights, but it uses another one: "
+            "make it with this model (or a part of it), not with a copy."
+        )
+
+
+def _checked_unlabelled(
+    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
+) -> UnlabelledRows | None:
+    """Return the rows; None if there are none with a positive weight."""
+    weight = check_unlabelled_weight(weight)
+    size = None if batch_size is None else whole_number(batch_size, "unlabelled_batch_size")
+    if unlabelled is None:
+        return None
+    if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):
+        raise ValueError(
+            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: its likelihood cannot use them; "
+            "use LogitAdjustedLoss or InformationGainLoss."
+        )
+    x = _inputs(unlabelled, model, "unlabelled")
+    if x.ndim < 1:
+        raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
+    found = usable(x, weight, criterion.prevalence, None)
+    return None if found is None else UnlabelledRows(found, weight, None if size is None else min(size, len(found)))
+
+
+def _check_minibatch_marginal(marginal: Any) -> None:
+    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
+        raise ValueError(
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
+            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+        )
+
+
+def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
+    if not isinstance(criterion.prevalence, Prevalence):
+        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
+    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
+    x = _inputs(x, model, "pool")
+    if y is None:
+        check_unlabelled(criterion.terms(torch.empty(0)))
+        return x, None
+    y = ordinary(tensor_of(y, "target")).to(x.device)
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
+    check_mix(y, criterion.prevalence)
+    return x, y
+
+
+def _inputs(x: Any, model: nn.Module, name: str) -> Tensor:
+    result: Tensor = ordinary(tensor_of(as_input(x, model, torch.empty(0)), name))
+    return result

@@ -1,4 +1,4 @@
-"""Evaluate the log posterior at many sets of weights.
+"""Evaluate the log posterior at many sets of weights, with a marginal for each.
 
 Stage: target, weights (M, …), minibatches (M, n, …) → values (M,). An ensemble's members and a sampler's chains are evaluated
 together by `torch.func.vmap`, if the model supports it.
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from ..losses.batch import Labels, hard_labels, soft_labels
-from ..losses.gain import at_reference, example_log_weights, information_gain, log_sum
 from ..losses.streams import stream_labels
 from ..marginals import (
     AuxiliaryMarginal,
@@ -24,12 +23,11 @@ from ..marginals import (
     MinibatchEstimate,
     PoolMarginal,
     RunningMarginal,
-    with_minibatch_gradient,
+    in_transform,
+    running_average,
 )
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
-from .exact_mix import exact_gain
-from .marginals import AuxiliaryOfSets, PoolOfSets
 from .minibatches import Batch
 from .priors import Params
 from .steps import in_mode
@@ -82,24 +80,18 @@ def evaluate_many(
     if target.unlabelled is not None:
         rows, sampled = tables.shape[1] - labelled, target.class_terms(tables).sampling > 0
         labels = stream_labels(labels, rows, sampled, target.unlabelled_mass * examples / rows)
-    terms, estimate = target.terms(tables), None
     if target.exact:
         target.check_all(len(y) if shared else y.shape[1])
-        gains = exact_gain(tables, labels, terms)
-        return gains.sum(-1) / examples + vmap(target.log_prior)(dict(params)) / target.num_data, None
-    log_offset, weights = target.criterion.cross_entropy_terms(terms)
-    log_probs = at_reference(target.columns(tables), log_offset)
-    if not target.gains:
-        gains = labels.mask(labels.gather(log_probs if weights is None else log_probs * weights))
-    else:
-        if target.pool is not None:
-            log_marginal = _each(target.model, target.log_marginal, params, data=target.pool)
-        else:
-            assert marginal is not None
-            log_m = log_sum(log_probs, labels, example_log_weights(terms, labels)) - labels.log_count(log_probs)
-            estimate = MinibatchEstimate(log_m.detach(), tables.shape[1], params=params)
-            log_marginal = with_minibatch_gradient(marginal.value(estimate), log_m)
-        gains = information_gain(log_probs, log_marginal, labels, terms)
+    estimate: MinibatchEstimate | None = None
+
+    def log_q_of(log_m: Tensor) -> Tensor:
+        nonlocal estimate
+        assert marginal is not None
+        estimate = MinibatchEstimate(log_m, tables.shape[1], params=params)
+        return marginal.value(estimate)
+
+    over_pool = None if target.pool is None else _each(target.model, target.log_marginal, params, data=target.pool)
+    gains = target.gains_of(target.columns(tables), labels, target.terms(tables), log_q_of if over_pool is None else over_pool)
     return gains.sum(-1) / examples + vmap(target.log_prior)(dict(params)) / target.num_data, estimate
 
 
@@ -163,3 +155,128 @@ def _labels(y: Tensor, tables: Float[Tensor, "m n k"]) -> Labels:
             f"of shape {tuple(y.shape)}: a label for each row of the model's outputs; call `y.long()` on class numbers."
         )
     return soft_labels(flat, tables) if votes else hard_labels(flat, classes, -100)
+
+
+class AuxiliaryOfSets:
+    """q = q_ψ(w), one network for all sets of weights: it reads the weights.
+
+    Args:
+        marginal: the network.
+        vectors: sets of weights by name → the network's inputs, `(*sets, d)`.
+    """
+
+    def __init__(self, marginal: AuxiliaryMarginal, vectors: Callable[[Params], Tensor]) -> None:
+        self.marginal, self.vectors, self.checked = marginal, vectors, False
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        assert estimate.params is not None
+        return self._value(self.vectors(estimate.params), estimate.log_m) if self._has_learnt else estimate.log_m
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        log_m, params = estimate.log_m, estimate.params
+        assert params is not None
+        vectors = self.vectors(params)
+        if self.marginal.training and bool(torch.isfinite(log_m).all()):
+            self._check(params, vectors)
+            for vector, each in zip(vectors, log_m, strict=True):
+                self.marginal.learn(vector, each.exp())
+        return self._value(vectors, log_m) if self._has_learnt else log_m
+
+    def reset(self) -> None:
+        self.marginal.reset()
+
+    @property
+    def _has_learnt(self) -> bool:
+        return int(self.marginal._steps) > 0
+
+    def _value(self, vectors: Tensor, like: Tensor) -> Tensor:
+        return self.marginal.log_marginal(vectors).to(like)
+
+    def _check(self, params: Params, vectors: Tensor) -> None:
+        """Check once that q_ψ reads the weights of the target; one that reads another network would learn nothing."""
+        elsewhere = {name: 1.5 * value + 0.1 if value.is_floating_point() else value for name, value in params.items()}
+        if not self.checked and torch.equal(self.vectors(elsewhere), vectors):
+            raise ValueError(
+                "Expected AuxiliaryMarginal to read the weights that are inferred, but got the same vector at other weights: "
+                "make it with the model itself (or a part of it), or use another marginal."
+            )
+        self.checked = True
+
+
+class PoolOfSets:
+    """q = exact over the pool at each set of weights, computed again every few steps, as in `PoolMarginal`.
+
+    Args:
+        marginal: the pool.
+        exact: sets of weights by name, batches → log p(k|w) over the batches, `(*sets, k)`.
+        device: the device of the pool's data.
+    """
+
+    def __init__(self, marginal: PoolMarginal, exact: Callable[[Params, list[Pool]], Tensor], device: torch.device) -> None:
+        self.exact, self.every, self.steps = exact, marginal.every, 0
+        self.batches = list(marginal.batches(device))
+        self.log_q: Tensor | None = None
+        self._last: tuple[MinibatchEstimate, Tensor] | None = None
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        if self.log_q is not None and self.steps % self.every:
+            return self.log_q.to(estimate.log_m)
+        if self._last is not None and self._last[0] is estimate:  # called again by `update`
+            return self._last[1]
+        log_q = self._pass(estimate)
+        self._last = None if in_transform() else (estimate, log_q)
+        return log_q
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        self.log_q = self.value(estimate)
+        self.steps, self._last = self.steps + 1, None
+        return self.log_q
+
+    def reset(self) -> None:
+        self.log_q, self.steps = None, 0
+
+    @torch.no_grad()
+    def _pass(self, estimate: MinibatchEstimate) -> Tensor:
+        device = estimate.log_m.device
+        assert estimate.params is not None
+        self.batches = [(x.to(device), None if y is None else y.to(device)) for x, y in self.batches]
+        return self.exact(estimate.params, self.batches).to(estimate.log_m)
+
+
+class CarriedMarginal:
+    """A running average that is corrected at each step, for chains that move too fast for a plain running average.
+
+    A running average estimates p(y|w) at past weights. An optimiser slows down, so the average catches up; a chain does not,
+    and its draws would have too small a variance. Here the average is first multiplied by the change of m in the step, on the
+    same
+    minibatch, where most of the noise cancels: log q ← log q + log m(w_t) − log m(w_{t−1}). Then m(w_t) is averaged in. (This
+    is the estimator of Cutkosky and Orabona 2019, with ratios instead of differences, so that q is positive.)
+
+    Args:
+        decay: the decay of the running average.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay, self.steps = decay, 0
+        self.log_average: Tensor | None = None
+        self.before: Tensor | None = None
+
+    def expect(self, before: Float[Tensor, "*sets k"]) -> None:
+        """Set log m at the weights of the previous step, on the next minibatches."""
+        self.before = before
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        if self.log_average is None:
+            return estimate.log_m
+        carried = self.log_average if self.before is None else self.log_average + estimate.log_m - self.before
+        return running_average(carried, estimate.log_m, self.decay, self.steps)
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        log_q = self.value(estimate)
+        if bool(torch.isfinite(estimate.log_m).all()):
+            self.log_average, self.steps = log_q, self.steps + 1
+        self.before = None
+        return log_q
+
+    def reset(self) -> None:
+        self.steps, self.log_average, self.before = 0, None, None

@@ -43,10 +43,10 @@ from .gain import (
     PriorTerms,
     at_reference,
     class_terms,
-    composed_loss,
     continuous_terms,
     example_log_weights,
     finding_terms,
+    gain_of_rows,
     log_sum,
     realised_frequencies,
 )
@@ -300,7 +300,6 @@ def gain_loss(
     """Return `information_gain_loss` of a checked batch; `measure` is the estimate's, see `MinibatchEstimate`."""
     labels = batch.labels
     sampling = marginal.sampling_frequencies(terms.sampling, lambda: realised_frequencies(terms, labels, group))
-    log_weights = example_log_weights(terms, labels, sampling)
     readable = not cannot_be_read(batch.outputs)
 
     def log_q_of(log_m: Tensor) -> Tensor:
@@ -315,8 +314,9 @@ def gain_loss(
 
     if fused and readable and group is None and reduction != "none" and type(likelihood) is Categorical:
         if labels.index is not None:
-            return fused_loss(batch, terms, log_weights, log_q_of, reduction)
-    return batch.reduce(composed_loss(batch, terms, likelihood, log_weights, log_q_of, group), reduction, group)
+            return fused_loss(batch, terms, sampling, log_q_of, reduction)
+    gain = gain_of_rows(likelihood.table(batch.rows(), batch.support), labels, terms, log_q_of, sampling, group)
+    return batch.reduce(-gain, reduction, group)
 
 
 def population_gain_loss(
@@ -335,8 +335,9 @@ def population_gain_loss(
     def log_q_of(log_m: Tensor) -> Tensor:
         return log_m if log_m.is_meta else marginal.update(MinibatchEstimate(log_m, rows, measure))
 
-    loss = composed_loss(batch, terms, likelihood, None, log_q_of, group, tables.population)
-    return batch.reduce(loss, reduction, group)
+    table = likelihood.table(batch.rows())
+    gain = gain_of_rows(table, batch.labels, terms, log_q_of, group=group, population=tables.population)
+    return batch.reduce(-gain, reduction, group)
 
 
 def stream_cross_entropy(

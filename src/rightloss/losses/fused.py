@@ -1,13 +1,13 @@
 """The information gain of a softmax likelihood in closed form: value and gradient together, without a graph.
 
-With p_nk = p_r(k|x_n,w), v_nk = 1{y_n=k}, g = 1/N for a mean (1 for a sum), a_k = g (Σ_n v_nk − κ r_k N)/(N q_k),
-where a row that counts c times has g c instead of g,
+With p_nk = p_r(k|x_n,w), v_nk = 1{y_n=k}, g = 1/N for a mean (1 for a sum), a_k = g (ρ_k − κ r_k)/q_k, or at κ = 0
+a_k = g (Σ_n v_nk)/(N q_k), where a row that counts c times has g c instead of g,
 
     ∂L/∂z_nk = g (p_nk − v_nk) + β_n p_nk (a_k − Σ_j a_j p_nj).
 
 The forward pass computes both, and the backward pass returns the gradient. Large batches are split into blocks of rows that fit
 into the processor's cache. Probabilities are not kept in log space, which is exact unless one of them is close to underflow;
-such a batch uses `composed_loss` in log space instead.
+such a batch uses `gain_of_rows` in log space instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from ..arrays import map_of, rows_of
 from ..likelihoods import Categorical
 from .batch import LabelledBatch, Labels, Reduction, full_precision, raise_nonfinite
-from .gain import PriorTerms, composed_loss
+from .gain import PriorTerms, example_log_weights, gain_of_rows
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level cache of two cores
 NARROW, MANY = 16, 2**14  # with fewer classes and more numbers, torch's softmax is slow along rows and fast along columns
@@ -37,18 +37,18 @@ _NOTHING = nullcontext()
 def fused_loss(
     batch: LabelledBatch,
     terms: PriorTerms,
-    log_weights: Tensor | None,
+    sampling: Tensor | None,
     log_q_of: Callable[[Tensor], Tensor],
     reduction: Reduction,
 ) -> Tensor:
-    """Return `composed_loss`, reduced to a mean or a sum, for a softmax and int labels on a CPU."""
+    """Return the negative of `gain_of_rows`, reduced to a mean or a sum, for a softmax and int labels on a CPU."""
     keep = batch.outputs.requires_grad and torch.is_grad_enabled()
     with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING:
-        loss, gradient, log_q = _closed_form(batch, terms, log_weights, log_q_of, reduction, keep)
+        loss, gradient, log_q = _closed_form(batch, terms, sampling, log_q_of, reduction, keep)
     if loss is None:
-        return _composed(batch, terms, log_weights, log_q_of if log_q is None else lambda _: log_q, reduction)
+        return _composed(batch, terms, sampling, log_q_of if log_q is None else lambda _: log_q, reduction)
     if keep:
-        loss = _WithGradient.apply(batch.outputs, batch, terms, log_weights, log_q, reduction, loss, gradient)
+        loss = _WithGradient.apply(batch.outputs, batch, terms, sampling, log_q, reduction, loss, gradient)
     return loss
 
 
@@ -122,22 +122,23 @@ class _CrossEntropy(torch.autograd.Function):
 def _composed(
     batch: LabelledBatch,
     terms: PriorTerms,
-    log_weights: Tensor | None,
+    sampling: Tensor | None,
     log_q_of: Callable[[Tensor], Tensor],
     reduction: Reduction,
 ) -> Tensor:
-    return batch.reduce(composed_loss(batch, terms, Categorical(), log_weights, log_q_of, None), reduction)
+    gain = gain_of_rows(Categorical().table(batch.rows()), batch.labels, terms, log_q_of, sampling)
+    return batch.reduce(-gain, reduction)
 
 
 class _WithGradient(torch.autograd.Function):
-    """A loss with its precomputed gradient; second backward passes recompute it, second derivatives use `composed_loss`."""
+    """A loss with its precomputed gradient; second backward passes recompute it, second derivatives use `gain_of_rows`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, batch: LabelledBatch, terms: PriorTerms, *rest: Any) -> Tensor:
-        log_weights, log_q, reduction, loss, gradient = rest
+        sampling, log_q, reduction, loss, gradient = rest
         labels = batch.labels
         # tensors as long as the batch are saved by autograd: freed after the backward pass, and checked for changes
-        ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples, log_weights)
+        ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples)
         ctx.facts = (
             batch.shape,
             batch.nonfinite,
@@ -146,6 +147,7 @@ class _WithGradient(torch.autograd.Function):
             labels.count,
             labels.filler,
             terms,
+            sampling,
             log_q,
             reduction,
         )
@@ -155,13 +157,13 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        logits, index, valid, multiples, log_weights = ctx.saved_tensors
+        logits, index, valid, multiples = ctx.saved_tensors
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None or torch.is_grad_enabled():
-            shape, nonfinite, examples, size, count, filler, terms, log_q, reduction = ctx.facts
+            shape, nonfinite, examples, size, count, filler, terms, sampling, log_q, reduction = ctx.facts
             labels = Labels(index, None, valid, size, count, filler, multiples)
             batch = LabelledBatch(logits, labels, None, shape, nonfinite, examples)
-            arguments = batch, terms, log_weights, lambda _: log_q, reduction
+            arguments = batch, terms, sampling, lambda _: log_q, reduction
             if torch.is_grad_enabled():  # create_graph=True
                 (gradient,) = torch.autograd.grad(_composed(*arguments), logits, grads[0], create_graph=True)
                 return gradient, None, None, None, None, None, None, None
@@ -174,7 +176,7 @@ class _WithGradient(torch.autograd.Function):
 def _closed_form(
     batch: LabelledBatch,
     terms: PriorTerms,
-    log_weights: Tensor | None,
+    sampling: Tensor | None,
     log_q_of: Callable[[Tensor], Tensor],
     reduction: Reduction,
     keep: bool,
@@ -185,6 +187,7 @@ def _closed_form(
     mask = labels.row_weights(dtype)
     over = count if batch.examples is None else batch.examples
     assert isinstance(over, int)
+    log_weights = example_log_weights(terms, labels, sampling)
     weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
     probs, own, sums = _sweep(batch, terms, weights, keep)
     if own is None:
@@ -193,13 +196,12 @@ def _closed_form(
     log_q = log_q_of(sums.log_().sub_(log_count))
     if not float(log_q.amin()) > math.log(TINY[dtype]):
         return None, None, log_q
-    counts, log_own = labels.per_class(log_q), own.log_() if mask is None else own.log_().mul_(mask)
-    loss = (counts @ log_q).sub_(log_own.sum())
-    wanted = counts.mul_(_scalar(g, dtype))
-    if terms.evidence:
-        evidence = (terms.reference * log_q).sum().mul_(_scalar(float(terms.evidence), dtype))
-        loss.sub_(evidence.mul_(_scalar(float(count), dtype)))
-        wanted.sub_(terms.reference * _scalar(terms.evidence * (g * count), dtype))
+    if terms.of_marginal is None:
+        wanted = labels.per_class(log_q)
+    else:
+        wanted = terms.of_marginal * _scalar(float(count), dtype)
+    loss = (wanted @ log_q).sub_((own.log_() if mask is None else own.log_().mul_(mask)).sum())
+    wanted.mul_(_scalar(g, dtype))
     if reduction == "mean":
         loss.div_(_scalar(float(over), dtype))
     if probs is None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..likelihoods import Likelihood
 from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
 from ..prevalence import ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
 from ..tensors import tensor_of
-from .batch import LabelledBatch, Labels, full_precision
+from .batch import Labels, full_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,18 +54,18 @@ class PriorTerms:
 
     @property
     def cancels(self) -> bool:
-        """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
-
-        It cancels with ρ_k in the place of the batch's label frequencies f_k. These depend on the same rows as the gradient of
-        log p(k|w), which biases their product.
-        """
+        """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment."""
         return self.plain and self.evidence == 1
+
+    @cached_property
+    def of_marginal(self) -> Tensor | None:
+        """ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own log p(y_n|w)."""
+        return self.sampling - self.evidence * self.reference if self.evidence else None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
-        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: value.to(device=device, dtype=dtype) for name, value in parts.items()}
-        return replace(self, **moved)
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)})
 
     def of_finding(self, number: int) -> PriorTerms:
         """Return the terms of one of several findings."""
@@ -84,13 +85,22 @@ class PriorTerms:
 def information_gain(
     log_probs: Float[Tensor, "*sets n k"], log_marginal: Float[Tensor, "*sets k"], labels: Labels, terms: PriorTerms
 ) -> Float[Tensor, "*sets n"]:
-    """Return the information gain of each row plus its share of the evidence term; 0 where ignored.
+    """Return the information gain of each row plus its share of the evidence; 0 where ignored.
 
-    `log p(y_n|x_n,w) − log p(y_n|w) + κ Σ_k r_k log p(k|w)`, Eq. (1); for soft labels Σ_k v_nk of the first two.
+    At κ = 0 it is `log p(y_n|x_n,w) − log p(y_n|w)`, Eq. (1); for soft labels Σ_k v_nk of these. With evidence it is
+
+        log p(y_n|x_n,w) − Σ_k (ρ_k − κ r_k) log p(k|w):
+
+    the declared ρ_k replace the label frequencies f_k of the batch, which would be the mean of Eq. (1). The f_k come
+    from the same rows as the gradient of log p(k|w), so that the gradient of f_k log p(k|w) is biased in a minibatch; with ρ_k
+    it is not. At κ = 0 the loss stays the paper's, where a constant prediction gains nothing in any batch.
+    `benchmarks/label_frequencies.py` compares both.
     """
-    gain = labels.gather(log_probs) - labels.per_row(log_marginal)
-    if terms.evidence:
-        gain = gain + terms.evidence * (terms.reference * log_marginal).sum(-1, keepdim=True)
+    gain = labels.gather(log_probs)
+    if terms.of_marginal is None:
+        gain = gain - labels.per_row(log_marginal)
+    elif not terms.cancels:
+        gain = gain - (terms.of_marginal * log_marginal).sum(-1, keepdim=True)
     return labels.mask(gain)
 
 
@@ -135,33 +145,44 @@ def realised_frequencies(terms: PriorTerms, labels: Labels, group: dist.ProcessG
     return counts[..., :-1] / counts[..., -1:]
 
 
-def composed_loss(
-    batch: LabelledBatch,
+def log_mean_prediction(
+    log_probs: Float[Tensor, "*sets n k"],
+    labels: Labels,
     terms: PriorTerms,
-    likelihood: Likelihood,
-    log_weights: Float[Tensor, "*sets n"] | None,
+    sampling: Float[Tensor, "*sets k"] | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Float[Tensor, "*sets k"]:
+    """Return log m_k = log avg_n β_n p_r(k|x_n,w) of the (global) minibatch; ρ of β is `sampling`, by default the declared."""
+    sums = log_sum(log_probs, labels, example_log_weights(terms, labels, sampling))
+    return log_mean_over_ranks(sums, labels.log_count(log_probs), group)
+
+
+def gain_of_rows(
+    table: Float[Tensor, "*sets n k"],
+    labels: Labels,
+    terms: PriorTerms,
     log_q_of: Callable[[Tensor], Tensor],
-    group: dist.ProcessGroup | None,
+    sampling: Float[Tensor, "*sets k"] | None = None,
+    group: dist.ProcessGroup | None = None,
     population: Float[Tensor, "m k"] | None = None,
 ) -> Float[Tensor, "*sets n"]:
-    """Return the negative information gain of each row, from torch operations that support all derivatives and transforms.
+    """Return the information gain of each row, from torch operations that support all derivatives and transforms.
 
     Args:
-        batch: outputs and labels.
-        terms: r, ρ and κ.
-        likelihood: maps outputs to log-probabilities.
-        log_weights: log β_n of the rows, None if all are 1.
+        table: log p(k|x,w) at the population's mix; of the streams if there are unlabelled rows.
+        labels: one per row.
+        terms: r, ρ and κ, of the classes or of the streams.
         log_q_of: the minibatch's log m (without gradient) → log q.
+        sampling: ρ in the weights β of the rows; the declared one by default.
         group: the ranks to average m over.
         population: the table of unlabelled rows to take m over, instead of the batch's rows; only where r = π.
     """
-    log_probs = at_reference(likelihood.table(batch.rows(), batch.support), terms.log_offset)
+    log_probs = at_reference(table, terms.log_offset)
     if population is None:
-        log_m = log_mean_over_ranks(log_sum(log_probs, batch.labels, log_weights), batch.labels.log_count(log_probs), group)
+        log_m = log_mean_prediction(log_probs, labels, terms, sampling, group)
     else:
         log_m = log_mean_over_ranks(torch.logsumexp(population, 0), math.log(len(population)), group)
-    log_marginal = with_minibatch_gradient(log_q_of(log_m.detach()), log_m)
-    return -information_gain(log_probs, log_marginal, batch.labels, terms)
+    return information_gain(log_probs, with_minibatch_gradient(log_q_of(log_m.detach()), log_m), labels, terms)
 
 
 def class_terms(prevalence: Prevalence, reference: Any, like: Tensor) -> PriorTerms:

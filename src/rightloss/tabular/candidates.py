@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,10 @@ def compared_rows(table: LabelledTable, num_folds: int, seed: int, most: int) ->
     """
     rows, weights = stratified_rows(table.codes, most, seed)
     codes, groups = table.codes[rows], None if table.groups is None else table.groups[rows]
-    splits, count = None, num_folds
-    while splits is None and count > 1:
-        try:
-            splits = splits_of(count, GivenRows(rows, codes, codes, weights, groups), seed)
-        except ValueError:  # a class is in one fold alone
-            pass
-        count -= 1
+    splits = None
+    for count in range(num_folds, 1, -1):
+        with suppress(ValueError):  # a class is in one fold alone
+            splits = splits or splits_of(count, GivenRows(rows, codes, codes, weights, groups), seed)
     if splits is None:
         raise ValueError(
             "Expected every class in two groups or more, so that one can be tested on, but there are not enough: add groups, "
@@ -164,10 +162,9 @@ def corrected(
     method = choose_correction(tables, data, pi)
     if float(np.abs(prevalence.log_weights).max()) > 1e-6:
         tables["none"] = found.log_probs
-    made = {}
-    for name, table in tables.items():
-        words = "uncorrected" if name == "none" else name.replace("_", " ")
-        made[name] = TableCandidate(f"{found.pipeline.family}, {words}", found, name, table)
+    words = {name: "uncorrected" if name == "none" else name.replace("_", " ") for name in tables}
+    family = found.pipeline.family
+    made = {name: TableCandidate(f"{family}, {words[name]}", found, name, table) for name, table in tables.items()}
     return list(made.values()), made.get(method)
 
 
@@ -185,9 +182,7 @@ def always_population(prevalence: Prevalence, rows: int) -> TableCandidate:
     return TableCandidate(NOTHING, None, "closed_form", np.tile(np.log(prevalence.population), (rows, 1)))
 
 
-def correction_of(
-    method: str, log_probs: np.ndarray, codes: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
-) -> Calibration:
+def correction_of(method: str, log_probs: np.ndarray, codes: np.ndarray, sampling: np.ndarray) -> Calibration:
     """Return a correction: apply it to predictions, and move these from its `sampling` to the population.
 
     Args:
@@ -195,22 +190,21 @@ def correction_of(
         log_probs: out-of-fold predictions `(m, k)`, at `sampling`.
         codes: class numbers `(m,)`.
         sampling: the mix (K,) at which the predictions hold without a calibration.
-        shrink: as in `fit_calibration`.
     """
     if method == "closed_form":
         return Calibration("mean", np.ones(len(sampling)), np.zeros(len(sampling)), sampling)
-    return fit_slopes(HeldOut(log_probs, codes), checked_kind(method, "method"), shrink)
+    return fit_slopes(HeldOut(log_probs, codes), checked_kind(method, "method"))
 
 
 def fold_corrections(
-    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
+    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, sampling: np.ndarray
 ) -> list[Calibration]:
     """Return the correction of the model without each fold, by the rows outside of it; arguments as in `correction_of`."""
     found, counts = [], np.bincount(codes)
     for fold in range(int(folds.max()) + 1):
         other = folds != fold
         mix = sampling * np.bincount(codes[other], minlength=len(counts)) / counts  # at which that model predicts
-        found.append(correction_of(method, log_probs[other], codes[other], mix / mix.sum(), shrink))
+        found.append(correction_of(method, log_probs[other], codes[other], mix / mix.sum()))
     return found
 
 

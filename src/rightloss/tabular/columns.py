@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+Label = str | int | float | bool
 Kind = Literal["number", "category", "text", "identifier", "constant", "date", "boolean"]
 
 MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
@@ -44,21 +45,17 @@ def kind_of(series: pd.Series, distinct: int | None = None) -> Kind:
 
 
 def count_distinct(series: pd.Series) -> int:
-    """Return the number of distinct values, without missing ones; cells that cannot be compared, as lists, are distinct."""
-    try:
-        return int(series.nunique())
-    except TypeError:
-        return int(series.notna().sum())
+    """Return the number of distinct values, without missing ones."""
+    return int(hashable(series).nunique())
 
 
 def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return the cells as float64, with NaN for missing, infinite and other cells, and some examples of text cells."""
     if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
-        codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
+        codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
         parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
         numbers = np.append(parsed.to_numpy(dtype=np.float64), np.nan)
-        text = [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
-        found, cells = numbers[codes], text
+        found, cells = numbers[codes], [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
     else:
         found, cells = series.to_numpy(dtype=np.float64, na_value=np.nan), []
     return np.where(np.isfinite(found), found, np.nan), cells
@@ -66,14 +63,26 @@ def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
 
 def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return a code per cell, −1 for missing ones, and the text of each code."""
-    codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
+    codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
     return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
+
+
+def as_values(series: pd.Series, kind: Kind, written: str | None) -> np.ndarray:
+    """Return the numbers of a column, or its days if they are dates in this format, as float64."""
+    return as_days(series, written or "ISO8601") if kind == "date" else as_numbers(series)[0]
+
+
+def plain_label(value: Any) -> Label:
+    """Return a cell as Python's own str, bool, int or float; whole numbers are ints."""
+    value = _plain(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, str | bool | int | float) else str(value)
 
 
 def text_of(value: Any) -> str:
     """Return the category of a cell as text; 1.0 and 1 are the same."""
-    plain = _plain(value)
-    return str(int(plain)) if isinstance(plain, float) and plain.is_integer() else str(plain)
+    return str(plain_label(value))
 
 
 def date_format(series: pd.Series) -> str | None:
@@ -84,9 +93,9 @@ def date_format(series: pd.Series) -> str | None:
     some = present.iloc[:: max(1, len(present) // _LOOKED_AT)].astype(str)
     if not len(some) or some.str.fullmatch(_DATE).mean() < MOSTLY:
         return None
-    fits = [(float(as_days(some, each).size - np.isnan(as_days(some, each)).sum()), each) for each in _DATE_FORMATS]
-    best = max(fits, key=lambda fit: fit[0])
-    return best[1] if best[0] >= MOSTLY * len(some) else None
+    fits = {each: np.isfinite(as_days(some, each)).mean() for each in _DATE_FORMATS}
+    best = max(_DATE_FORMATS, key=fits.__getitem__)
+    return best if fits[best] >= MOSTLY else None
 
 
 def as_days(series: pd.Series, date_format: str) -> np.ndarray:
@@ -139,7 +148,7 @@ def _is_boolean(present: pd.Series) -> bool:
     return bool(pd.api.types.is_object_dtype(present) and all(isinstance(value, bool | np.bool_) for value in present))
 
 
-def _hashable(series: pd.Series) -> pd.Series:
+def hashable(series: pd.Series) -> pd.Series:
     """Return a column with cells that can be compared; lists and similar become text."""
     values = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .columns import Kind, as_days, as_numbers, as_text, date_format
+from .columns import Kind, as_text, as_values, date_format, text_of
 from .findings import Finding
 from .inspect import LEVELS_KEPT
 
@@ -92,7 +92,7 @@ def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndar
     """Return `(n, p)` float32: standardised numbers and codes of levels, NaN for missing cells."""
     matrix = np.empty((len(frame), len(specs)), dtype=np.float32, order="F")
     for number, spec in enumerate(specs):
-        matrix[:, number] = _codes(frame[spec.name], spec)[0] if spec.is_category else _standardised(frame[spec.name], spec)
+        matrix[:, number] = _codes(frame[spec.name], spec) if spec.is_category else _standardised(frame[spec.name], spec)
     return matrix
 
 
@@ -142,8 +142,13 @@ def require_columns(columns: Sequence[str], specs: Sequence[ColumnSpec]) -> None
 
 def odd_cells(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> OddCells:
     """Return, by column, how many cells did not occur in training, and an example."""
-    found = {spec.name: _odd_cells(frame[spec.name], spec) for spec in specs}
-    return {name: odd for name, odd in found.items() if odd[0]}
+    found = {}
+    for spec in specs:
+        cells = frame[spec.name]
+        odd = ~readable(cells, spec) & cells.notna().to_numpy()
+        if odd.any():
+            found[spec.name] = int(odd.sum()), text_of(cells.iloc[int(odd.argmax())])[:40]
+    return found
 
 
 def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSpec]) -> list[Finding]:
@@ -152,12 +157,11 @@ def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSp
     for spec in specs:
         odd = [chunk[spec.name] for chunk in chunks if spec.name in chunk]
         many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
-        if odd and spec.is_category:
-            words = f"{many} have a category that training did not, such as {odd[0][1]!r}: they are read as 'other'."
-            findings.append(Finding("warning", spec.name, words))
-        elif odd:
-            what = "dates" if spec.kind == "date" else "numbers"
-            words = f"{many} are no {what}, such as {odd[0][1]!r}: they are read as missing."
+        if odd:
+            what, read_as = ("are no dates" if spec.kind == "date" else "are no numbers"), "missing"
+            if spec.is_category:
+                what, read_as = "have a category that training did not", "'other'"
+            words = f"{many} {what}, such as {odd[0][1]!r}: they are read as {read_as}."
             findings.append(Finding("warning", spec.name, words))
     return findings
 
@@ -165,25 +169,15 @@ def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSp
 def readable(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
     """Return which cells can be read: a number, a date, or a category of the training table."""
     if not spec.is_category:
-        return ~np.isnan(_raw(series, spec))
+        return ~np.isnan(as_values(series, spec.kind, spec.date_format))
     codes, texts = as_text(series)
     familiar = {*spec.categories, *spec.pooled}
     return np.array([*(text in familiar for text in texts), False])[codes]
 
 
-def _odd_cells(series: pd.Series, spec: ColumnSpec) -> tuple[int, str]:
-    if spec.is_category:
-        codes, texts = as_text(series)
-        familiar = {*spec.categories, *spec.pooled}
-        new = [number for number, text in enumerate(texts) if text not in familiar]
-        return (int(np.isin(codes, new).sum()), texts[new[0]][:40]) if new else (0, "")
-    bad = np.isnan(_raw(series, spec)) & series.notna().to_numpy()
-    return (int(bad.sum()), str(series.to_numpy(dtype=object)[int(np.argmax(bad))])[:40]) if bad.any() else (0, "")
-
-
 def _number_spec(series: pd.Series, kind: Kind) -> ColumnSpec:
-    written = (date_format(series) or "ISO8601") if kind == "date" else None
-    values = _raw(series, ColumnSpec(str(series.name), kind, date_format=written))
+    written = date_format(series) if kind == "date" else None
+    values = as_values(series, kind, written)
     known = values[~np.isnan(values)]
     exponent = math.frexp(np.abs(known).max(initial=0))[1] - 1
     unit = 2.0**exponent if abs(exponent) > _FAR else 1.0  # exact, and squares neither overflow nor vanish
@@ -207,33 +201,26 @@ def _category_spec(series: pd.Series) -> ColumnSpec:
     return ColumnSpec(str(series.name), "category", tuple(ranked[:kept]), pooled, has_missing=bool((codes < 0).any()))
 
 
-def _raw(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
-    """Return the numbers of a column, or its days, in float64."""
-    return as_days(series, spec.date_format or "ISO8601") if spec.kind == "date" else as_numbers(series)[0]
-
-
 def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
     with np.errstate(over="ignore"):  # infinity is clipped, and halves of the largest numbers do not overflow
-        return np.clip((_raw(series, spec) / 2 - spec.mean / 2) / spec.scale * 2, -_FARTHEST, _FARTHEST)
+        values = as_values(series, spec.kind, spec.date_format)
+        return np.clip((values / 2 - spec.mean / 2) / spec.scale * 2, -_FARTHEST, _FARTHEST)
 
 
-def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return the code of each cell's level, the last for all pooled ones, NaN if it is missing; and which are missing."""
+def _codes(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
+    """Return the code of each cell's level, the last for all pooled ones, NaN if it is missing."""
     codes, texts = as_text(series)
     place = {text: number for number, text in enumerate(spec.categories)}
-    numbers = np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]
-    return numbers, codes < 0
+    return np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]
 
 
 def _fill_linear(part: np.ndarray, series: pd.Series, spec: ColumnSpec) -> None:
     """Write one column's part of the matrix for linear models."""
+    values = _codes(series, spec) if spec.is_category else _standardised(series, spec)
+    missing = np.isnan(values)
     if spec.is_category:
-        numbers, missing = _codes(series, spec)
-        present = np.flatnonzero(~missing)
-        part[present, numbers[present].astype(np.int64)] = 1
+        part[np.flatnonzero(~missing), values[~missing].astype(np.int64)] = 1
     else:
-        values = _standardised(series, spec)
-        missing = np.isnan(values)
         part[:, 0] = np.where(missing, (spec.fill - spec.mean) / spec.scale, values)
     if spec.has_missing:
         part[:, -1] = missing

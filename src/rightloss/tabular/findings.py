@@ -5,6 +5,7 @@ Stage: an observation in a table → `Finding`; all stages of `rightloss.tabular
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -46,8 +47,8 @@ class Finding:
         return f"{self.level}: {where}{self.message}"
 
 
-def raise_errors(findings: Iterable[Finding]) -> None:
-    """Raise a ValueError with the messages of the errors among the findings, if there are any."""
-    errors = [finding.message for finding in findings if finding.level == "error"]
-    if errors:
-        raise ValueError(" ".join(errors))
+def warn_of(findings: Iterable[Finding], stacklevel: int = 2) -> None:
+    """Warn of the warnings among findings."""
+    for finding in findings:
+        if finding.level == "warning":
+            warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=stacklevel + 1)

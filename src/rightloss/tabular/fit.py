@@ -5,7 +5,6 @@ Stage: `pandas.DataFrame`, target, population, unlabelled rows → `TableModel`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -35,11 +34,11 @@ from .candidates import (
     fold_corrections,
     simplest,
 )
-from .columns import as_text
+from .columns import Label, as_text
 from .encode import column_specs
-from .findings import Finding, TableWarning, raise_errors
+from .findings import Finding
 from .inspect import inspect_table
-from .labels import Label, labels_of, population_of
+from .labels import labels_of, population_of
 from .limits import odds_ratios
 from .model import FoldModels, HeldOutPredictions, TableModel, UnlabelledReport
 from .pipelines import LinearPipeline, Pipeline, pipelines, stratified_rows
@@ -148,7 +147,8 @@ def fit_table(
     how = FitOptions(**options)
     stated, left_out = _stated_population(population, unlabelled), list(leave_out)
     report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
-    raise_errors(report.findings)
+    if report.errors:
+        raise ValueError(" ".join(each.message for each in report.errors))
     found = labels_of(frame[target], positive)
     prevalence = population_of(stated, found)
     prevalence = Prevalence.unknown(len(found.classes), prevalence.sampling) if is_unknown(population) else prevalence
@@ -311,9 +311,7 @@ def _refit(pipeline: Pipeline, table: LabelledTable, seed: int) -> Pipeline:
 def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableModel:
     """Return the model with its mean prediction for the unlabelled rows, and with a warning if that is far from π."""
     assert model.unlabelled is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TableWarning)  # warnings of unusual cells, which are among the findings
-        predictions = np.exp(model.predict_log_proba(others.frame))
+    predictions = np.exp(model.predict_log_proba(others.frame, warn=False))  # unusual cells are among the findings
     brought = replace(model.unlabelled, mean_predictions=predictions.mean(0).tolist())
     found = mean_findings(predictions, model.population.population, model.classes_)
     return replace(model, unlabelled=brought, findings=[*model.findings, *found])
@@ -321,20 +319,16 @@ def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableM
 
 def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
     """Return the given population, None if it is to be learned; raise a ValueError if it does not fit the unlabelled rows."""
-    if is_unknown(population):
-        if unlabelled is None:
-            raise ValueError(
-                "Expected unlabelled rows from which an unknown population is learnt, but got none: give them, or the "
-                "population."
-            )
-        return None
+    if is_unknown(population) and unlabelled is None:
+        raise ValueError(
+            "Expected unlabelled rows from which an unknown population is learnt, but got none: give them, or the population."
+        )
     if population is None and unlabelled is not None:
         raise ValueError(
             "Expected a population with unlabelled rows, but got none: where the labelled rows are in the population's mix, "
             "unlabelled ones add nothing; give how frequent the classes are, or 'unknown' to learn it."
         )
-    assert not isinstance(population, str)
-    return population
+    return None if isinstance(population, str) else population
 
 
 def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from ..sklearn.population import Population
-from .columns import Kind, as_days, as_numbers, as_text, count_distinct, date_format, formula_cells, kind_of
+from .columns import Kind, Label, as_days, as_numbers, as_text, count_distinct, date_format, formula_cells, hashable, kind_of
 from .findings import Finding
-from .labels import MOST_CLASSES, Label, Labels, labels_of, population_of
+from .labels import MOST_CLASSES, Labels, labels_of, population_of
 from .leaks import leaking_columns
 
 Role = Literal["target", "group", "feature", "left out"]
@@ -149,25 +149,22 @@ def inspect_table(
         >>> print(report.findings[0])
         warning: column 'nr': it names the rows (an identifier) and is left out.
     """
-    findings: list[Finding] = list(frame.attrs.get("findings", []))
-    left_out = list(leave_out)
+    findings, left_out = list(frame.attrs.get("findings", [])), list(leave_out)
     findings += _missing_names(frame, target, group, left_out)
-    special = {target, group} & set(frame.columns)
-    columns = [_column(frame[name], _role(name, target, group, left_out)) for name in frame.columns]
-    row_hashes, column_hashes = _hashes(frame)
-    same = _same_content(frame, [column.name for column in columns if column.role == "feature"], column_hashes)
-    columns = [_left_out(c, f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]
+    roles: dict[str | None, Role] = dict.fromkeys(left_out, "left out") | {group: "group"} | {target: "target"}
+    columns = [_column(frame[name], roles.get(name, "feature")) for name in frame.columns]
+    row_hashes, same = _repeated(frame, [column.name for column in columns if column.role == "feature"])
+    columns = [replace(c, role="left out", note=f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]
     for column in columns:
         findings += _column_findings(frame[column.name], column, same)
     findings += _row_findings(row_hashes)
-    labels, groups = None, None
-    if target in special:
+    labels, groups, more = None, None, list[Finding]()
+    if target in frame.columns:
         labels, more = _labels(frame, str(target), positive, columns)
         findings += more
         if labels is not None:
-            findings += _class_findings(labels, str(target), population)
-            findings += _leak_findings(frame, labels, columns)
-    if group in special:
+            findings += [*_class_findings(labels, str(target), population), *_leak_findings(frame, labels, columns)]
+    if group in frame.columns:
         groups, more = _groups(frame[group], labels)
         findings += more
     if target is not None and not any(column.role == "feature" for column in columns):
@@ -195,25 +192,15 @@ def _missing_names(frame: pd.DataFrame, target: str | None, group: str | None, l
         yield Finding("error", target, f"Expected the target {target!r} to be used, but it is left out: keep it.")
 
 
-def _role(name: str, target: str | None, group: str | None, left_out: list[str]) -> Role:
-    return "target" if name == target else "group" if name == group else "left out" if name in left_out else "feature"
-
-
 def _column(series: pd.Series, role: Role) -> ColumnReport:
     present = series.dropna()
     distinct = count_distinct(present)
     kind = kind_of(series, distinct)
     examples = [str(value)[:40] for value in present.iloc[:200].drop_duplicates().iloc[:3]] if len(present) else []
     missing = 1 - len(present) / max(len(series), 1)
-    column = ColumnReport(str(series.name), kind, float(missing), distinct, role, examples, "")
     reasons = {"text": "free text", "identifier": "an identifier", "constant": "always the same"}
-    if role == "feature" and kind in reasons:
-        return _left_out(column, reasons[kind])
-    return column if role != "left out" else _left_out(column, "as asked")
-
-
-def _left_out(column: ColumnReport, note: str) -> ColumnReport:
-    return ColumnReport(**{**vars(column), "role": "left out", "note": note})
+    note = reasons.get(kind, "") if role == "feature" else "as asked" if role == "left out" else ""
+    return ColumnReport(str(series.name), kind, missing, distinct, "left out" if note else role, examples, note)
 
 
 def _column_findings(series: pd.Series, column: ColumnReport, same: dict[str, str]) -> Iterator[Finding]:
@@ -269,32 +256,19 @@ def _row_findings(hashes: np.ndarray) -> Iterator[Finding]:
         yield Finding("warning", None, words + "remove copies, or name a group column.")
 
 
-def _hashes(frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, int]]:
-    """Return a 64-bit hash of each row, and one of each column; a million rows have equal ones with probability 3e-8."""
-    rows, columns = np.zeros(len(frame), dtype=np.uint64), {}
+def _repeated(frame: pd.DataFrame, names: list[str]) -> tuple[np.ndarray, dict[str, str]]:
+    """Return a 64-bit hash of each row, and, by the name of a column among some, an earlier one with the same cells.
+
+    A million rows have equal hashes with probability 3e-8.
+    """
+    rows, first, same = np.zeros(len(frame), dtype=np.uint64), dict[int, str](), {}
     for name in frame.columns:
-        cells = _cell_hashes(frame[name])
+        cells = pd.util.hash_pandas_object(hashable(frame[name]), index=False, categorize=False).to_numpy()
         rows = rows * np.uint64(0x9E3779B97F4A7C15) + cells
-        columns[name] = hash(cells.tobytes())
-    return rows, columns
-
-
-def _cell_hashes(series: pd.Series) -> np.ndarray:
-    try:
-        return pd.util.hash_pandas_object(series, index=False, categorize=False).to_numpy()
-    except TypeError:  # lists and similar
-        return pd.util.hash_pandas_object(series.astype(str), index=False, categorize=False).to_numpy()
-
-
-def _same_content(frame: pd.DataFrame, names: list[str], hashes: dict[str, int]) -> dict[str, str]:
-    """Return, by the name of a column, an earlier one with the same cells."""
-    first: dict[int, str] = {}
-    same = {}
-    for name in names:
-        earlier = first.setdefault(hashes[name], name)
+        earlier = first.setdefault(hash(cells.tobytes()), name) if name in names else name
         if earlier != name and frame[earlier].equals(frame[name]):
             same[name] = earlier
-    return same
+    return rows, same
 
 
 def _labels(
@@ -302,8 +276,7 @@ def _labels(
 ) -> tuple[Labels | None, list[Finding]]:
     """Return the classes, or None and an error if the column has none."""
     kind, distinct = next((c.kind, c.distinct) for c in columns if c.name == target)
-    too_many = distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES)
-    if too_many:
+    if distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES):
         words = f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name another column."
         return None, [Finding("error", target, words)]
     try:
@@ -311,10 +284,8 @@ def _labels(
     except ValueError as error:
         return None, [Finding("error", target, str(error))]
     missing = int((labels.codes < 0).sum())
-    if missing == 0:
-        return labels, []
     words = f"{missing:,} of {len(frame):,} rows have no label: they are left out."
-    return labels, [Finding("warning", target, words)]
+    return labels, [Finding("warning", target, words)] if missing else []
 
 
 def _class_findings(labels: Labels, target: str, population: Population | None) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ Stage: target column, `positive`, `population` → classes, a class number per r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ import pandas as pd
 
 from ..prevalence import Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence, likely_positive
-
-Label = str | int | float | bool
+from .columns import Label, plain_label, text_of
+from .text_files import MISSING, NUMBER
 
 MOST_CLASSES = 50
 
@@ -65,20 +65,18 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
             )
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
-    second: Label | None
-    if positive is not None:
-        if not classes:
-            raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")
-        second = matching_label(positive, classes, "positive")
-        if len(classes) > 2:
-            raise ValueError(
-                f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
-                "the population by class."
-            )
-    else:
-        second = likely_positive(classes) if len(classes) == 2 else None
-    guessed = second is None and len(classes) == 2
+    if positive is not None and not classes:
+        raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")
+    second = None if positive is None else matching_label(positive, classes, "positive")
+    if second is not None and len(classes) > 2:
+        raise ValueError(
+            f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
+            "the population by class."
+        )
+    guessed = False
     if len(classes) == 2:
+        second = likely_positive(classes) if second is None else second
+        guessed = second is None
         second = classes[1] if second is None else second
         classes = sorted(classes, key=lambda label: label == second)
     place = {label: number for number, label in enumerate(classes)}
@@ -107,12 +105,25 @@ def population_of(population: Population | None, labels: Labels, sampling: np.nd
     return class_prevalence(population, np.arange(len(labels.classes)), rho)
 
 
-def plain_label(value: Any) -> Label:
-    """Return a label as Python's own str, bool, int or float; whole numbers are ints."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, str | bool | int | float) else str(value)
+def class_numbers(labels: pd.Series, classes: Sequence[Label]) -> np.ndarray:
+    """Return the class number of each row (n,), −1 if it has no label; raise a ValueError for unknown labels."""
+    place = {text_of(label): number for number, label in enumerate(classes)}
+    numbers, names = pd.factorize(labels.astype(object))
+    found = {text: _class_number(text, place) for text in map(text_of, names)}
+    unknown = sorted(text for text, number in found.items() if number is None)
+    if unknown:
+        raise ValueError(
+            f"Expected the classes {list(place)} in column {labels.name!r}, but got {unknown[:5]}: leave those rows out."
+        )
+    return np.array([*(found[text_of(name)] for name in names), -1], dtype=np.int64)[numbers]
+
+
+def _class_number(text: str, place: dict[str, int]) -> int | None:
+    """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
+    number = text_of(float(text)) if NUMBER.fullmatch(text.strip()) and "," not in text else text  # "1.0" is the class 1
+    exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
+    alike = [each for label, each in place.items() if label.casefold() == text.casefold()]
+    return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
 def matching_label(value: Any, classes: list[Label], name: str) -> Label:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from .columns import Kind, as_days, as_numbers, as_text, date_format
+from .columns import Kind, as_text, as_values, date_format
 from .labels import Labels
 
 _SUSPECT = 0.995  # AUC of a single column from which it counts as a leak
@@ -23,9 +23,9 @@ def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kin
     """Return the AUC of each column that separates the classes by itself, averaged over the classes against the rest."""
     if len(labels.classes) < 2 or labels.counts.min() < _FEWEST:
         return {}
-    rows = np.sort(np.concatenate([_some(np.flatnonzero(labels.codes == k)) for k in range(len(labels.classes))]))
-    codes = labels.codes[rows]
-    part = frame.iloc[rows]
+    steps = -(-labels.counts // _MOST_ROWS)
+    rows = np.sort(np.concatenate([np.flatnonzero(labels.codes == k)[::step] for k, step in enumerate(steps)]))
+    codes, part = labels.codes[rows], frame.iloc[rows]
     areas = {name: single_column_auc(level_numbers(part[name], kind, codes), codes) for name, kind in kinds.items()}
     return {name: area for name, area in areas.items() if area >= _SUSPECT}
 
@@ -48,7 +48,7 @@ def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarra
     """Return the level of each cell: its category, or its bin between the classes' quantiles; missing cells are one level."""
     if kind in ("category", "text", "identifier", "constant"):
         return as_text(series)[0] + 1
-    values = as_days(series, date_format(series) or "ISO8601") if kind == "date" else as_numbers(series)[0]
+    values = as_values(series, kind, date_format(series) if kind == "date" else None)
     known = np.isfinite(values)
     edges = np.unique(np.concatenate([_quantiles(values[known & (codes == k)]) for k in np.unique(codes)]))
     return np.where(known, 1 + np.searchsorted(edges, values, side="right"), 0)
@@ -59,10 +59,6 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
     if not len(values):
         return values
     return np.append(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"), np.nextafter(values.max(), np.inf))
-
-
-def _some(rows: np.ndarray) -> np.ndarray:
-    return rows[:: -(-len(rows) // _MOST_ROWS)]
 
 
 def halves_of(codes: np.ndarray) -> np.ndarray:

@@ -249,7 +249,9 @@ def _determined(matrix: np.ndarray, changes: list[_Change]) -> list[_Change]:
     kept: list[tuple[int, _Change]] = []
     factor: np.ndarray = np.zeros((len(changes), len(changes)))  # Cholesky's, of the columns kept
     for j, change in enumerate(changes):
-        row = solve_triangular(factor[: len(kept), : len(kept)], products[[i for i, _ in kept], j], lower=True)
+        row = products[[i for i, _ in kept], j]
+        if kept:  # SciPy before 1.14 solves no empty system
+            row = solve_triangular(factor[: len(kept), : len(kept)], row, lower=True)
         new = products[j, j] - row @ row
         if new > _DEPENDENT * max(products[j, j], _DEPENDENT):
             factor[len(kept), : len(kept) + 1] = [*row, np.sqrt(new)]

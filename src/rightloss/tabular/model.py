@@ -6,7 +6,6 @@ Stage: table → log-probabilities `(n, k)` at any population.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,9 +17,10 @@ from ..calibration import Calibration
 from ..predictive import retarget
 from ..prevalence import Prevalence
 from ..sklearn.population import Population
+from .columns import Label
 from .encode import ColumnSpec, check_columns
-from .findings import Finding, TableWarning
-from .labels import Label, Labels, labels_of, matching_label, population_of
+from .findings import Finding, warn_of
+from .labels import Labels, class_numbers, population_of
 from .pipelines import Pipeline, by_fold
 
 if TYPE_CHECKING:
@@ -200,36 +200,30 @@ class TableModel:
             population: as in `fit_table`; None for the model's own.
             warn: whether to warn of columns with cells that did not occur in training.
         """
-        to = self.population if population is None else self.prevalence_of(population)
-        fitted, correction = self.fitted, self.correction
+        to, fitted, correction = self._prevalence(population), self.fitted, self.correction
         if fitted is None or correction is None:  # exactly π, as out of fold: rounding would look like information
             return np.tile(np.log(to.population), (len(frame), 1))
+        if warn:
+            warn_of(self.check(frame))
 
         def block(part: pd.DataFrame) -> np.ndarray:
             log_probs = correction.apply(fitted.predict_log_proba(fitted.encode(part, self.columns)))
             return np.asarray(retarget(log_probs, correction.sampling, to))
 
-        return self._in_blocks(frame, block, warn)
-
-    def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
-        """Return predictions of a table and of the held-out rows by the same models.
-
-        Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
-        another one: tests and estimates that compare its predictions with those of the folds are wrong.
-        """
-        self._warn(frame)
-        return self.compared(self.comparable_log_probs(frame))
+        return self._in_blocks(frame, block)
 
     def comparable_log_probs(self, frame: pd.DataFrame, start: int = 0) -> Float64[np.ndarray, "n k"]:
-        """Return the predictions of a chunk for `compared`; its first row has the number `start` in the whole table."""
+        """Return the predictions of a chunk for `compared`; its first row has the number `start` in the whole table.
+
+        Each row is predicted by the model of one fold, like each held-out row. The model fitted to all rows is another one:
+        tests and estimates that compare its predictions with those of the folds are wrong.
+        """
         if self.folds is None:
             return self.predict_log_proba(frame, warn=False)
         models = self.folds.models
-
-        def block(part: pd.DataFrame) -> np.ndarray:
-            return by_fold(models, models[0].encode(part, self.columns), self._folds_of(len(part), start))
-
-        return self._in_blocks(frame, block, warn=False)
+        return self._in_blocks(
+            frame, lambda part: by_fold(models, models[0].encode(part, self.columns), self._folds_of(len(part), start))
+        )
 
     def compared(self, log_probs: Float64[np.ndarray, "n k"]) -> ComparableRows:
         """Return the predictions of all rows of a table, by `comparable_log_probs`, with those of the held-out rows."""
@@ -261,13 +255,13 @@ class TableModel:
         """
         from .limits import risk_limits
 
-        return risk_limits(self, frame, self.population if population is None else self.prevalence_of(population), level)
+        return risk_limits(self, frame, self._prevalence(population), level)
 
     def limits_cover(self, population: Population | None = None) -> str:
         """Return in words what `predict_limits` allows for at a population."""
         from .limits import limits_cover
 
-        return limits_cover(self, self.population if population is None else self.prevalence_of(population))
+        return limits_cover(self, self._prevalence(population))
 
     def prevalence_of(self, population: Population) -> Prevalence:
         """Return a population in any form as a `Prevalence` over the model's classes."""
@@ -296,9 +290,7 @@ class TableModel:
                 f"Expected the target column {self.target!r}, but got {list(frame.columns[:30])}: predictions need no labels, "
                 "but figures do."
             )
-        found = labels_of(frame[self.target])
-        place = np.array([*(self.classes_.index(matching_label(x, self.classes_, "target")) for x in found.classes), -1])
-        return place[found.codes].astype(np.int64)
+        return class_numbers(frame[self.target], self.classes_)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None) -> None:
         """Save the model as a folder, atomically; see `rightloss.tabular.folder`.
@@ -318,16 +310,10 @@ class TableModel:
         in_turn = (np.arange(_BLOCK) % len(self.folds.models)).astype(np.uint8)
         return np.resize(np.roll(in_turn, -start), rows)
 
-    def _warn(self, frame: pd.DataFrame) -> None:
-        for finding in self.check(frame):
-            if finding.level == "warning":
-                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=4)
+    def _prevalence(self, population: Population | None) -> Prevalence:
+        return self.population if population is None else self.prevalence_of(population)
 
-    def _in_blocks(
-        self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray], warn: bool
-    ) -> Float64[np.ndarray, "n k"]:
-        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
-        if warn:
-            self._warn(frame)
+    def _in_blocks(self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray]) -> Float64[np.ndarray, "n k"]:
+        """Return the predictions of all blocks of a table."""
         parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))

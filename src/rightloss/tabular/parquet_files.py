@@ -86,7 +86,7 @@ class ParquetPart:
                 yield frame.astype(odd).set_axis([name.strip() for name in raw], axis=1)
 
 
-def survey_parquet(path: Path, size: int | None, keep: bool) -> ParquetPart:
+def survey_parquet(path: Path) -> ParquetPart:
     """Return a Parquet file as part of a table: what its schema and the statistics of its row groups say."""
     check_file(path)
     with _opened(path) as file:

@@ -7,7 +7,7 @@ Each has one setting, chosen on left-out rows: the linear one its penalty, boost
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,9 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
     """What both have in common: one setting, which `tuned` chooses."""
 
     family: str
+    predict_log_proba: Callable[[np.ndarray], np.ndarray]  # at the mix of the training rows
+    _fit: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+    _best: Callable[[GivenRows, list[Split]], Any]
     most_cells: int | None = None  # numbers of the matrix in one fit
     most_to_tune = 50_000  # rows used to choose the setting
 
@@ -51,10 +54,6 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
         """Return the most probable class at the mix of the training rows."""
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
-    def predict_log_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
-        """Return log-probabilities at the mix of the training rows."""
-        raise NotImplementedError
-
     def tuned(self, rows: GivenRows) -> Any:
         """Return a copy with the setting that predicts left-out rows best, whole groups at a time.
 
@@ -71,12 +70,6 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
         except ValueError:  # a class is only in one part
             splits = None
         return clone(self) if not splits else self._best(some, splits if len(chosen) < _SMALL else splits[:1])
-
-    def _best(self, rows: GivenRows, splits: list[Split]) -> Any:
-        raise NotImplementedError
-
-    def _fit(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> Any:
-        raise NotImplementedError
 
 
 class LinearPipeline(TableClassifier):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 
 from .findings import Finding
 from .text_files import TextPart, survey_text
@@ -118,8 +119,6 @@ class TableStream:
 
     def arrow_types(self) -> dict[str, Any]:
         """Return Arrow's types of the columns for which pandas has none."""
-        import pyarrow as pa
-
         if self.is_parquet:
             return {field.name.strip(): field.type for field in self.types.schema}
         return {name: pa.bool_() if dtype == "object" else pa.string() for name, dtype in self.types.dtypes.items()}
@@ -162,14 +161,11 @@ def open_table(
     """
     path = Path(path)
     paths = _parts_of(path)
-    options: dict[str, Any] = {"size": size, "keep": len(paths) == 1}
-    parts: list[Any]
+    options: dict[str, Any] = {"encoding": encoding, "text": frozenset(text_columns), "size": size, "keep": len(paths) == 1}
+    survey: Callable[[Path], Any] = partial(survey_text, **options)
     if paths[0].suffix.lower() in _PARQUET:
-        from .parquet_files import survey_parquet
-
-        parts = list(each(partial(survey_parquet, **options), paths))
-    else:
-        parts = list(each(partial(survey_text, encoding=encoding, text=frozenset(text_columns), **options), paths))
+        from .parquet_files import survey_parquet as survey
+    parts = list(each(survey, paths))
     for part in parts[1:]:
         parts[0].check_alike(part)
     if not sum(part.rows for part in parts):

@@ -31,7 +31,7 @@ _LINES = 50  # lines from which the delimiter is found
 _DELIMITERS = ",;\t|"
 # pandas' own list without "None", which is often the name of a category.
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _ANY_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?")
 Comma = Literal["decimal", "thousands"]
 _COMMAS: dict[Comma, re.Pattern[str]] = {
@@ -69,7 +69,6 @@ class TextPart:
         findings: about the file.
         rows: their number.
         cells: by column some cells from which pandas infers the type of the whole column.
-        fractions: columns of numbers with a decimal point.
         frame: all rows, if they were kept.
     """
 
@@ -81,7 +80,6 @@ class TextPart:
     findings: list[Finding]
     rows: int = 0
     cells: dict[str, dict[str, None]] = field(default_factory=dict)
-    fractions: frozenset[str] = frozenset()
     frame: pd.DataFrame | None = None
 
     @property
@@ -177,32 +175,25 @@ def survey_text(path: Path, encoding: str | None, text: frozenset[str], size: in
     check_file(path)
     start = _first_bytes(path)
     _refuse_binary(start, path)
-    if encoding is not None:
-        return _survey_as(path, start, encoding, text, size, keep)
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return _survey(path, start, "utf-16", text, size, keep)
-    with suppress(UnicodeDecodeError):
-        return _survey(path, start, "utf-8-sig", text, size, keep)
-    for other in ("cp1252", "latin-1"):  # the second accepts any bytes
-        with suppress(UnicodeDecodeError):
-            part = _survey(path, start, other, text, size, keep)
-            words = f"the file is not UTF-8 and was read as {other}: look at names with accents, or give the encoding."
-            return replace(part, findings=[Finding("warning", None, words), *part.findings])
-    raise AssertionError("latin-1 decodes every byte")
-
-
-def _survey_as(path: Path, start: bytes, encoding: str, text: frozenset[str], size: int | None, keep: bool) -> TextPart:
-    """Read the file in the encoding that the user gave."""
     try:
-        b"a".decode(encoding, "replace")
+        b"a".decode(encoding or "utf-8", "replace")
     except (LookupError, ValueError):  # unknown; or a codec that is not for text, such as rot13 and base64
         raise ValueError(f"Expected the name of an encoding, but got {encoding!r}: such as utf-8, cp1252 or latin-1.") from None
-    try:
-        return _survey(path, start, encoding, text, size, keep)
-    except UnicodeError as error:
-        raise ValueError(
-            f"Expected text in the encoding {encoding}, but {path.name} is not ({error}): leave it out, or give the right one."
-        ) from error
+    wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    found = ["utf-16"] if wide else ["utf-8-sig", "cp1252", "latin-1"]  # the last accepts any bytes
+    *others, last = found if encoding is None else [encoding]
+    for name in (*others, last):
+        try:
+            part = _survey(path, start, name, text, size, keep)
+        except UnicodeError as error:
+            if name == last:
+                words = f"{path.name} is not ({error}): leave it out, or give the right one."
+                raise ValueError(f"Expected text in the encoding {name}, but {words}") from error
+        else:
+            break
+    words = f"the file is not UTF-8 and was read as {name}: look at names with accents, or give the encoding."
+    odd = [Finding("warning", None, words)] if encoding is None and name in found[1:] else []
+    return replace(part, findings=[*odd, *part.findings])
 
 
 def _survey(path: Path, start: bytes, encoding: str, text: frozenset[str], size: int | None, keep: bool) -> TextPart:
@@ -216,17 +207,14 @@ def _survey(path: Path, start: bytes, encoding: str, text: frozenset[str], size:
         if not name.strip()
     ]
     part = TextPart(path, encoding, delimiter, header, text, notes)
-    rows, fractions, kept = 0, set[str](), None
+    rows, kept = 0, None
     cells: dict[str, dict[str, None]] = {name: {} for name in part.names}
     for frame in part.chunks(size):
         kept = frame if keep and not rows and (size is None or len(frame) < size) else None
         rows += len(frame)
         for name, column in frame.items():
             cells[str(name)] |= dict.fromkeys(_telling_cells(column, cells[str(name)]))
-        if delimiter != ",":
-            floats = frame.columns[frame.dtypes == np.float64]
-            fractions |= {name for name in floats if name not in fractions and (frame[name] % 1 > 0).any()}
-    return replace(part, rows=rows, cells=cells, fractions=frozenset(fractions), frame=kept)
+    return replace(part, rows=rows, cells=cells, frame=kept)
 
 
 def _telling_cells(column: pd.Series, known: Collection[str]) -> list[str]:
@@ -237,7 +225,8 @@ def _telling_cells(column: pd.Series, known: Collection[str]) -> list[str]:
         return [str(column.min()), str(column.max())] if len(column) else []
     missing = [""] if column.hasnans else []
     if column.dtype == np.float64:
-        return [*missing, *(["0.5"] if len(column) > len(missing) and column.notna().any() else [])]
+        number = "0.5" if "0.5" in known or (column % 1 > 0).any() else "1.0"
+        return [*missing, *([number] if column.notna().any() else [])]
     if pd.api.types.is_bool_dtype(column.dropna().infer_objects()):
         return ["True", *missing]
     return ["text"] if len(column) else []  # integers of more than 64 bits
@@ -262,7 +251,7 @@ def _dialect_of(text: str, path: Path) -> tuple[str, list[str]]:
     names = next(iter(_first_rows(text, delimiter)), [])
     if not names:
         raise ValueError(f"Expected a table in {path.name}, but it is empty: the first line should name the columns.")
-    if all(_NUMBER.fullmatch(name.strip()) for name in names):
+    if all(NUMBER.fullmatch(name.strip()) for name in names):
         raise ValueError(
             f"Expected the names of the columns in the first line of {path.name}, but got the numbers {names[:5]}: "
             "add a line with names at the top."
@@ -316,9 +305,8 @@ def _types_with_commas(parts: Sequence[TextPart], dtypes: dict[str, str], size: 
     """
     texts = [name for name, dtype in dtypes.items() if dtype == "str" and name not in parts[0].text]
     columns = {name: found for name, found in _comma_cells(parts, texts, size).items() if found.are_in_numbers}
-    fractions = frozenset[str]().union(*(part.fractions for part in parts))
     clear = {next(iter(found.fits)) for found in columns.values() if len(found.fits) == 1}
-    if any(dtypes[name] == "float64" for name in fractions):
+    if any(dtype == "float64" and any("0.5" in part.cells[name] for part in parts) for name, dtype in dtypes.items()):
         clear.add("thousands")  # there are decimal points
     likely = next(iter(clear)) if len(clear) == 1 else "decimal" if parts[0].delimiter == ";" and not clear else None
     findings, meanings = [], dict[str, Comma]()

@@ -97,7 +97,7 @@ def factors_of(
     if stochastic:
         main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs are 0 for every w: such a factor is constant
         sites = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
-    exponents = -votes.sum(0) + total * setting.evidence * setting.reference
+    exponents = -votes.sum(0) if setting.of_marginal is None else -total * setting.of_marginal
     if not target.gains or bool((exponents.abs() <= _NOTHING * total).all()):  # with κ = 1 at the sampled mix they cancel
         return Factors(sites, None)
     pool = examples if target.pool is None else _examples(target, net, head, *target.pool)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...prevalence import Prevalence
+from ..diagnostics import judge_gaussian
 from ..distributions import DenseGaussian, Diverged
 from ..joint_model import JointModel
 from ..map import map_estimate
@@ -117,7 +118,9 @@ def expectation_propagation(
         return posterior_of(target, _gaussian(q, head), head.layout, fixed, record=record)
 
     with torch.no_grad():
-        return _propagated(natural, factors, size, power, damping, iterations, tolerance, progress, found)
+        result = _propagated(natural, factors, size, power, damping, iterations, tolerance, progress, found)
+    judge_gaussian(result, target, batches.whole())
+    return result
 
 
 def _propagated(

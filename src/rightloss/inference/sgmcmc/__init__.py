@@ -3,5 +3,5 @@
 Stage: target, data → `Posterior` over `Particles`.
 """
 
-from .sghmc import sghmc as sghmc
-from .sgld import sgld as sgld
+from .samplers import sghmc as sghmc
+from .samplers import sgld as sgld

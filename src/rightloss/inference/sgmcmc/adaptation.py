@@ -6,7 +6,6 @@ Stage: gradients of the log posterior → s with w = s ⊙ u, the variance of mi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from ...marginals import MarginalState, MinibatchEstimate, RunningMarginal
 from ..distributions import Layout
-from ..marginals import CarriedMarginal
 from ..minibatches import Batch, Minibatches
 from ..target import LogPosterior
-from ..weight_sets import evaluate_many, marginal_of_sets
+from ..weight_sets import CarriedMarginal, evaluate_many, marginal_of_sets
 
 FIRST_SCALE = 1e-3  # initial s
 _REACH = 0.3  # step of finite differences, in units of s
@@ -46,11 +44,6 @@ class ChainGradients:
         self.layout = Layout.of(target.parameters())
         self.marginal = _marginal(target)
         self.last: Tensor | None = None
-
-    @property
-    def epoch(self) -> Epoch:
-        """The approximate number of steps per epoch, for each source of noise."""
-        return self.batches.epoch
 
     def batch(self) -> Batch:
         """Return the data of one step: all data, or one minibatch for each chain."""
@@ -92,21 +85,6 @@ class ChainGradients:
         """Return all weights of the chains' nets."""
         shared = {name: value.expand(len(weights), *value.shape) for name, value in self.fixed.items()}
         return {**self.layout.unflatten(weights), **shared}
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """Results of the warm-up.
-
-    Attributes:
-        scale: s (d,).
-        noise: the variance of minibatch gradients in u, as from `gradient_noise`.
-        lr: the step size.
-    """
-
-    scale: Float[Tensor, " d"]
-    noise: Float[Tensor, "*sources d"]
-    lr: float
 
 
 def fitted_scale(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
@@ -191,22 +169,15 @@ def steady_lr(
     noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
 ) -> float:
     """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
-    lr = largest
-    for _ in range(_HALVINGS):
-        if float(_most(heat(noise, response(lr), epoch))) <= _HEAT * temperature:
-            break
-        lr /= 2
-    return lr
+    halved = (largest / 2**times for times in range(_HALVINGS))
+    return next(
+        (lr for lr in halved if most_heated(heat(noise, response(lr), epoch)) <= _HEAT * temperature), largest / 2**_HALVINGS
+    )
 
 
-def too_hot(noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, lr: float, temperature: float) -> bool:
-    """Return whether minibatches heat one of ten directions above the temperature, which no correction can fix."""
-    return float(_most(heat(noise, response(lr), epoch))) > temperature
-
-
-def _most(values: Float[Tensor, " d"]) -> Tensor:
-    ordered = values.sort().values
-    return ordered[int(_QUANTILE * (len(ordered) - 1))]
+def most_heated(heated: Float[Tensor, " d"]) -> float:
+    """Return the heat that nine of ten directions do not exceed; above the temperature, no correction can fix it."""
+    return float(heated.sort().values[int(_QUANTILE * (len(heated) - 1))])
 
 
 def _marginal(target: LogPosterior) -> MarginalState | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...losses.gain import at_reference
 from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
+from ..diagnostics import judge_gaussian
 from ..distributions import Distribution, Layout
 from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
 from ..minibatches import Batch, Data, Device, Minibatches, counting
@@ -111,7 +112,8 @@ def variational(
         kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
         fixed = kept | passing
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
-        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
+        given = target.with_data(batches.num_data, batches.few)
+        target = reset_marginal(given, batches.at_once, device)
         target = following(target, start, batch, stream)
         local = local_noise_for(target, estimator, isinstance(q, MeanField), start, batch[0])
         bound = _Bound(target, q, layout, fixed, local, temperature, samples, stream)
@@ -147,7 +149,10 @@ def variational(
                 "its optimum, or a variance off by that fraction. Raise `steps` or `lr`, or scale the features.",
                 stacklevel=3,
             )
-        return result()
+        found = result()
+        if batches.loader is None:
+            judge_gaussian(found, given, batches.whole(), temperature)
+        return found
 
 
 class _Slope:
