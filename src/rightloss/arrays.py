@@ -54,7 +54,8 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     if table.ndim != 2 or table.shape[1] < 2:
         raise ValueError(
             f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: write both "
-            "columns of two classes, as scikit-learn's `predict_log_proba(x)` does; make rows of a dense map."
+            "columns of two classes, as scikit-learn's `predict_log_proba(x)` does, or make rows of a dense map, such as "
+            "`log_probs.movedim(1, -1).flatten(0, -2)`."
         )
     if num_classes is not None and table.shape[1] != num_classes:
         remedy = "the prevalence and the predictions list the same classes"

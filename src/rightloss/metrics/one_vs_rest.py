@@ -144,7 +144,9 @@ def scores(
     classes = sample.num_classes
     if prevalence is None and classes > 2:
         remedy = "it depends on the mix of the others; give K frequencies"
-        raise ValueError(f"Expected a prevalence for {purpose} of one class against the rest, but got none: {remedy}.")
+        raise ValueError(
+            f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: {remedy}."
+        )
     sample.require_every_class(purpose)
     return Scores(sample, chosen)
 
