@@ -79,8 +79,9 @@ class PrevalenceLayer(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
-        if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
-            came = f"{type(prevalence).__name__}: give the one the model was trained for, and the estimate to `predict`"
+        given: Any = prevalence
+        if not isinstance(given, Prevalence | MultilabelPrevalence):
+            came = f"{type(given).__name__}: give the one the model was trained for, and the estimate to `predict`"
             raise ValueError(f"Expected a Prevalence of classes, but got {came}.")
         if isinstance(prevalence, Prevalence):
             likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood

@@ -282,7 +282,7 @@ class JointLikelihood:
             return Quadratic(-found.value, -contrasts.T @ found.by_gamma, contrasts.T @ curvature @ contrasts, found)
 
         first = np.linalg.solve(contrasts, start.gamma[1:].ravel())
-        return minimise(loss, first, enough=_ENOUGH).at.detail  # type: ignore[no-any-return]
+        return minimise(loss, first, enough=_ENOUGH).at.detail
 
     def _derivatives(self, rows: Rows, population: np.ndarray, weights: Weights) -> _Derivatives:
         """Return L and its derivatives at Γ and π, with v at its minimum."""
@@ -338,7 +338,7 @@ def _least(
         return Quadratic(float(value), contrasts.T @ gradient, contrasts.T @ curved @ contrasts, detail)
 
     found = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH)
-    return found.at.detail  # type: ignore[no-any-return]
+    return found.at.detail
 
 
 def _contrasts(size: int) -> np.ndarray:
