@@ -106,7 +106,7 @@ def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure
 
 def test_an_estimate_in_the_place_of_two_mixes_is_refused_with_the_remedy() -> None:
     table, _ = labelled(2)
-    assert_refused(lambda: rl.undo_sampling(table, sampling=estimated(2), labels=[0, 1]), r"write `estimate\.sampling`")  # type: ignore[arg-type]
+    assert_refused(lambda: rl.undo_sampling(table, sampling=estimated(2), labels=[0, 1]), r"write `prevalence\.sampling`")  # type: ignore[arg-type]
 
 
 def test_a_layer_is_trained_for_no_estimate() -> None:

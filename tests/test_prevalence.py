@@ -278,7 +278,7 @@ class TestImmutable:
         assert lists(found) == lists(prevalence)
         assert hash(found) == hash(prevalence)
         with pytest.raises(AttributeError, match="cannot be changed"):
-            found.evidence = 1.0  # type: ignore[misc]
+            found.evidence = 1.0
 
 
 class TestUncertain:

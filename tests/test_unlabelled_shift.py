@@ -335,7 +335,7 @@ class TestBadInput:
         for wrong in (0, 1, 5, True, "0.05"):
             assert_refused(partial(unlabelled_shift_test, *data, size=wrong), "5 % false alarms")
         for wrong in (1, 2.5, True):
-            assert_refused(partial(unlabelled_shift_test, *data, folds=wrong), "from 2 up")
+            assert_refused(partial(unlabelled_shift_test, *data, folds=wrong), "of at least 2")
         assert_refused(lambda: unlabelled_shift_test(*data, generator="3"), "or a seed")
         assert_refused(lambda: unlabelled_shift_test(*data, groups=np.arange(40)), "a pair")
         assert_refused(lambda: unlabelled_shift_test(*data, groups=(np.arange(39), None)), "one group per row")

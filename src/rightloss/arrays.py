@@ -54,7 +54,8 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
     if table.ndim != 2 or table.shape[1] < 2:
         raise ValueError(
             f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: write both "
-            "columns of two classes, as scikit-learn's `predict_log_proba(x)` does; make rows of a dense map."
+            "columns of two classes, as scikit-learn's `predict_log_proba(x)` does, or make rows of a dense map, such as "
+            "`log_probs.movedim(1, -1).flatten(0, -2)`."
         )
     if num_classes is not None and table.shape[1] != num_classes:
         remedy = "the prevalence and the predictions list the same classes"
@@ -73,7 +74,7 @@ def feature_table(values: Any, name: str, like: Any = None, finite: bool = False
     """Return features as a table `(n, d)`, float64, with images flattened; with the columns of `like`, if given."""
     table = array_of(values, name).astype(np.float64, copy=False)
     if table.ndim < 2 or 0 in table.shape:
-        came = f"shape {table.shape}: write one column as `x[:, None]`"
+        came = f"shape {table.shape}: {'write one column as `x[:, None]`' if table.ndim == 1 else 'is the data set empty?'}"
         raise ValueError(f"Expected `{name}` to be a table of features, a row per example, but got {came}.")
     table = table.reshape(len(table), -1)
     width = table.shape[1] if like is None else math.prod(np.shape(like)[1:])

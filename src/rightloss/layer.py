@@ -79,8 +79,9 @@ class PrevalenceLayer(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
-        if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
-            came = f"{type(prevalence).__name__}: give the one the model was trained for, and another one to `predict`"
+        given: Any = prevalence
+        if not isinstance(given, Prevalence | MultilabelPrevalence):
+            came = f"{type(given).__name__}: give the one the model was trained for, and the estimate to `predict`"
             raise ValueError(f"Expected a Prevalence of classes, but got {came}.")
         if isinstance(prevalence, Prevalence):
             likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
@@ -262,7 +263,7 @@ def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:
     """Return the log-rates of absent and present of each finding, `(2, L)` or `(n, 2, L)`."""
     if not isinstance(population, Tensor) or population.shape not in ((findings,), (rows, findings)):
         remedy = "write torch.tensor([…]), or use `predict`, which also takes lists and dicts"
-        raise ValueError(f"Expected `population` to be a tensor of {findings} rates, but got {population!r}: {remedy}.")
+        raise ValueError(f"Expected `population` to be {findings} rates (multi-label), but got {population!r}: {remedy}.")
     if not is_traced(population) and not bool(((population > 0) & (population < 1)).all()):
         raise ValueError(f"Expected rates strictly between 0 and 1 in `population`, but got {population.tolist()}.")
     return torch.stack([torch.log1p(-population), population.log()], -2)

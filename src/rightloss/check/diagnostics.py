@@ -20,6 +20,7 @@ from ..metrics.calibration import fit_recalibration, score_influence
 from ..metrics.intervals import Design, InfluenceSum, design_of
 from ..metrics.sample import Sample
 from ..prevalence import Prevalence
+from ..prevalence.classes import shown
 from ..shift import LabelShiftWarning, label_shift_test
 from ..shift.regions import normal_score
 from ..solve import intercepts_for_mean
@@ -166,7 +167,7 @@ def label_mix(seen: Evidence) -> Diagnosis:
         "training rows, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and train again"
     )
     smallest = min(tests) if len(tests) == 2 else min(1.0, len(tests) * min(tests))
-    return Diagnosis("label mix", _shown(rho), remedy, smallest, seen=_shown(mix))
+    return Diagnosis("label mix", shown(rho), remedy, smallest, seen=shown(mix))
 
 
 def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
@@ -360,10 +361,6 @@ def _spread_of(parts: np.ndarray) -> tuple[float, float]:
     squares, n = parts**2, len(parts)
     total = float(squares.sum())
     return math.sqrt(total * n / max(n - 1, 1)), total**2 / max(float((squares**2).sum()), 1e-300)
-
-
-def _shown(mix: np.ndarray) -> str:
-    return "[" + ", ".join([f"{share:.4g}" for share in mix[:6].tolist()] + ["…"] * (len(mix) > 6)) + "]"
 
 
 def p_value(distance: float, error: float, weight: float, looks: int = 1) -> float:

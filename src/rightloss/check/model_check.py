@@ -249,10 +249,8 @@ def _predictor(model: Any, prevalence: Any, likelihood: Any, batch_size: int) ->
 
         return TorchPredictor(model, prevalence, likelihood, batch_size)
     if not callable(model):
-        raise ValueError(
-            f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
-            f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`."
-        )
+        came = f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`"
+        raise ValueError(f"Expected `model` to be a module, a Posterior, a function or log-probabilities, but got {came}.")
     return Predictor(model, prevalence)
 
 
@@ -272,17 +270,13 @@ def _predictions(predict: Predictor, data: Any, batch_size: int) -> tuple[Array,
         labels = array_of(in_order(data[1], getattr(predict.prevalence, "names", ())), "labels")
         return predict(data[0], labels), labels, False
     if is_tensor(data) or isinstance(data, np.ndarray) or not isinstance(data, Iterable):
-        raise ValueError(
-            f"Expected `data` to be (x, y) or a loader of such batches, but got {type(data).__name__}: a model needs the "
-            "inputs and their labels."
-        )
+        came = f"{type(data).__name__}: a model needs the inputs and their labels"
+        raise ValueError(f"Expected `data` to be (x, y) or a loader of such batches, but got {came}.")
     tables, batches = [], []
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ValueError(
-                f"Expected batches (x, y), but got a {type(batch).__name__}: make pairs of them, or pass log-probabilities and "
-                "labels."
-            )
+            came = f"a {type(batch).__name__}: make pairs of them, or pass log-probabilities and labels"
+            raise ValueError(f"Expected batches (x, y), but got {came}.")
         batches.append(array_of(batch[1], "labels"))
         tables.append(predict(batch[0], batches[-1]))
     if not tables:

@@ -30,10 +30,8 @@ class TorchPredictor(Predictor):
         if isinstance(prevalence, MultilabelPrevalence):
             if isinstance(model, Posterior) or not isinstance(likelihood, Bernoulli | None):
                 what = "a Posterior" if isinstance(model, Posterior) else type(likelihood).__name__
-                raise ValueError(
-                    f"Expected a model of several findings (multi-label) with a logit for each, but got {what}: pass "
-                    "log-probabilities of presence (n, L) instead of the model."
-                )
+                remedy = "pass log-probabilities of presence (n, L) instead of the model"
+                raise ValueError(f"Expected a logit for each of several findings (multi-label), but got {what}: {remedy}.")
         self._at: Any = prevalence
         if not isinstance(model, Posterior | PrevalenceLayer):
             model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the likelihood of the layer

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import expit, log_expit, logit
 
-from ..arrays import checked_choice, checked_level, random_generator
+from ..arrays import checked_choice, checked_int, checked_level, random_generator
 from ..solve import Quadratic, intercepts_for_mean, minimise
 from .one_vs_rest import Array, log_odds, scores, with_limits
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64

@@ -78,10 +78,8 @@ class ConformalSets:
         """
         level = checked_level(level)
         if prevalence is None and not per_class:
-            raise ValueError(
-                "Expected `prevalence`, the population in which the sets will be used, but got none: give it, or use "
-                "per_class=True, with a level that holds at any prevalence."
-            )
+            remedy = "give it, or use per_class=True, with a level that holds at any prevalence"
+            raise ValueError(f"Expected `prevalence`, where the sets will be used, but got none: {remedy}.")
         sample = labelled_sample(log_probs, labels, prevalence)
         log_prob_table(log_probs)  # refuses a map
         sample.require_every_class("conformal sets")

@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from ..arrays import array_of, checked_choice, checked_level
+from ..arrays import array_of, checked_choice, checked_int, checked_level
 from .intervals import normal_interval, unseen_share
 from .one_vs_rest import Array, Scores, positive_class, scores
-from .sample import IGNORED, Mix, Numbers, Predictions, checked_int, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 
 @dataclass(frozen=True)

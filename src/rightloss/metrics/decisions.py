@@ -127,19 +127,15 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
     if threshold is not None and num_classes != 2:
-        raise ValueError(
-            f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, true class by decision."
-        )
+        raise ValueError(f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, class by decision.")
     if threshold is not None:
         return np.array([[0.0, math.exp(threshold_log_odds(threshold))], [1.0, 0.0]])
     if costs is None:
         return 1 - np.eye(num_classes)
     matrix = array_of(costs, "costs").astype(np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != num_classes or matrix.shape[1] == 0:
-        raise ValueError(
-            f"Expected `costs` of shape ({num_classes}, d), a row per true class and a column per decision, "
-            f"but got shape {matrix.shape}: is it transposed?"
-        )
+        came = f"shape {matrix.shape}: is it transposed?"
+        raise ValueError(f"Expected `costs` of shape ({num_classes}, d), a row per true class, but got {came}")
     if not np.isfinite(matrix).all():
         remedy = "give what must never happen a large cost, such as 1e100"
         raise ValueError(f"Expected finite `costs`, but got {matrix.tolist()}: {remedy}.")
@@ -153,9 +149,7 @@ def threshold_log_odds(threshold: float) -> float:
     except (TypeError, ValueError) as error:
         raise ValueError(f"Expected `threshold` to be one number, but got {threshold!r}: such as 0.2.") from error
     if not 0 < t < 1:
-        raise ValueError(
-            f"Expected `threshold` to lie strictly between 0 and 1, but got {t:g}: is it a percentage, or on the log-odds?"
-        )
+        raise ValueError(f"Expected `threshold` to lie strictly between 0 and 1, but got {t:g}: is it a percentage?")
     return math.log(t) - math.log1p(-t)
 
 
@@ -175,10 +169,8 @@ def _cost_of_abstaining(value: float) -> float:
 def _decisions(decisions: Numbers, shape: Sequence[int], columns: int, may_abstain: bool) -> Int64[np.ndarray, " n"]:
     index, expected = array_of(decisions, "decisions"), (shape[0], *shape[2:])
     if index.shape != expected or index.dtype.kind in "fb":
-        raise ValueError(
-            f"Expected int `decisions` of shape {expected}, one per row of `log_probs`, but got {index.dtype} "
-            f"of shape {index.shape}: pass the result of `decide`."
-        )
+        came = f"{index.dtype} of shape {index.shape}: pass the result of `decide`"
+        raise ValueError(f"Expected int `decisions` of shape {expected}, but got {came}.")
     index = index.reshape(-1).astype(np.int64)
     low, high = int(index.min()), int(index.max())
     if high >= columns or low < -1:

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ..arrays import checked_choice, checked_level
+from ..arrays import checked_choice, checked_int, checked_level
 from ..finding_tables import ByFinding, FindingRows, by_name, for_each_finding, option_by_name
 from ..prevalence import FindingMix
 from .class_statistics import make_spec
@@ -22,7 +22,7 @@ from .decisions import cost_matrix
 from .evaluation_inputs import EvaluationInputs, Key, prepare
 from .figures import FIGURES, Evaluation, Figure
 from .intervals import ConfidenceLimits
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 # entries × classes up to which "auto" draws resamples; with more, both methods agree and the analytic one is fast
 _MOST_RESAMPLED = 50_000
@@ -186,10 +186,8 @@ def square_costs(num_classes: int, costs: Any, threshold: Any) -> np.ndarray:
     """Return checked costs with one decision per class."""
     matrix = cost_matrix(num_classes, costs, threshold)
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(
-            f"Expected `costs` with a decision per class to evaluate, but got shape {matrix.shape}: "
-            "for other decisions use `decide` and `expected_cost`."
-        )
+        remedy = "for other decisions use `decide` and `expected_cost`"
+        raise ValueError(f"Expected `costs` with a decision per class, but got shape {matrix.shape}: {remedy}.")
     return matrix
 
 

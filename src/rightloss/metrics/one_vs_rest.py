@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import expit as expit
 from scipy.special import logit as logit
 
-from ..arrays import array_of, array_or_tensor, logsumexp
+from ..arrays import array_of, array_or_tensor, checked_int, logsumexp
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample, refuse_findings, refuse_multi_hot
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample, refuse_findings, refuse_multi_hot
 
 Array = NDArray[np.float64]
 
@@ -143,9 +143,9 @@ def scores(
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
     classes = sample.num_classes
     if prevalence is None and classes > 2:
+        remedy = "it depends on the mix of the others; give K frequencies"
         raise ValueError(
-            f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
-            "it depends on the mix of the others; give K frequencies."
+            f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: {remedy}."
         )
     sample.require_every_class(purpose)
     return Scores(sample, chosen)

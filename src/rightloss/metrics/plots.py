@@ -256,10 +256,8 @@ def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
     given: dict[str, Curve] = dict(curves) if isinstance(curves, Mapping) else {"": curves}
     wrong = sorted({type(curve).__name__ for curve in given.values() if not isinstance(curve, kind)})
     if not given or wrong:
-        raise ValueError(
-            f"Expected a {kind.__name__}, or a dict of them by name, but got {', '.join(wrong) or 'an empty dict'}: "
-            "make it by the function of that name."
-        )
+        came = f"{', '.join(wrong) or 'an empty dict'}: make it by the function of that name"
+        raise ValueError(f"Expected a {kind.__name__}, or a dict of them by name, but got {came}.")
     named = {str(name): curve for name, curve in given.items()}
     if len(named) < len(given):
         raise ValueError(f"Expected names that differ, but got {list(given)}: a legend cannot tell 1 from '1'.")

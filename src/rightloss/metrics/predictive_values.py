@@ -370,9 +370,7 @@ def _threshold_for(seen: Scores, recall: float | None, specificity: float | None
     else:
         share = _positive_number(alarms, "alarms") / people
         if share >= 1:
-            raise ValueError(
-                f"Expected fewer `alarms` than `people`, but got {alarms:g} of {people:g}: both are counted over the same time."
-            )
+            raise ValueError(f"Expected fewer `alarms` than `people`, but got {alarms:g} of {people:g}: count both alike.")
     middle, cuts, parts = _separating_thresholds(seen)
     order = np.argsort(seen.odds[of])
     below = np.append(0.0, seen.sample.population_weights[of][order].cumsum())

@@ -5,11 +5,9 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,10 +111,8 @@ class Sample:
     def require_every_class(self, purpose: str) -> None:
         """Raise a ValueError that names `purpose` if a class has no example."""
         if self.missing:
-            raise ValueError(
-                f"Expected examples of every class for {purpose}, but class(es) {self.missing} have none: "
-                "add some, or leave the class out of the prevalence and the predictions."
-            )
+            came = f"class(es) {self.missing} have none: add some, or leave the class out of the prevalence and predictions"
+            raise ValueError(f"Expected examples of every class for {purpose}, but {came}.")
 
 
 def labelled_sample(
@@ -173,10 +169,8 @@ def _checked_classes(label: np.ndarray, num_classes: int, ignore_index: int) -> 
     if len(rows) == 0:
         raise ValueError(f"Expected at least one label, but all are ignore_index = {ignore_index}: skip such a batch.")
     if index.min() < 0 or index.max() >= num_classes:
-        raise ValueError(
-            f"Expected labels in 0..{num_classes - 1}, but got {index.min()}..{index.max()}: number the classes from 0, "
-            f"or mark rows to leave out with ignore_index (now {ignore_index})."
-        )
+        remedy = f"number the classes from 0, or mark rows to leave out with ignore_index (now {ignore_index})"
+        raise ValueError(f"Expected labels in 0..{num_classes - 1}, but got {index.min()}..{index.max()}: {remedy}.")
     return rows, index
 
 
@@ -229,18 +223,6 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
     value = without_estimate(value)
     prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
     if prevalence.num_classes != num_classes:
-        raise ValueError(
-            f"Expected a prevalence of {num_classes} classes, as many as `log_probs` has columns, "
-            f"but got {prevalence.num_classes}: both list the same classes in the same order."
-        )
+        came = f"{prevalence.num_classes}: both list the same classes in the same order"
+        raise ValueError(f"Expected a prevalence of {num_classes} classes, as `log_probs` has columns, but got {came}.")
     return prevalence
-
-
-def checked_int(
-    value: Any, name: str, least: int, most: int | None = None, remedy: str = "leave it out for the default"
-) -> int:
-    """Return an int from `least` to `most`, or raise a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least or int(value) > (most or math.inf):
-        span = f"of at least {least}" if most is None else f"in {least}..{most}"
-        raise ValueError(f"Expected `{name}` to be an int {span}, but got {value!r}: {remedy}.")
-    return int(value)

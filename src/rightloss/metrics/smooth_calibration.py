@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, ndtri
 
-from ..arrays import checked_level, random_generator
+from ..arrays import checked_int, checked_level, random_generator
 from ..solve import Minimum, Quadratic, minimise
 from .intervals import design_of
 from .one_vs_rest import Array, Scores, expit, logit, scores, shares_of
-from .sample import IGNORED, Mix, Numbers, Predictions, checked_int
+from .sample import IGNORED, Mix, Numbers, Predictions
 
 # quantiles of the knots, by Harrell
 _PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}

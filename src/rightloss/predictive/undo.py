@@ -121,7 +121,9 @@ def undo_sampling(
     for k, (name, fraction) in bags.items():
         copies[k] += _log_positive(name, fraction)
         if bagged and copies[k] > 1e-6:
-            raise ValueError(f"Expected `{name}` to be at most 1, but got {fraction}: it is the share of a class in each bag.")
+            raise ValueError(
+                f"Expected `{name}` to be at most 1, but got {fraction!r}: it is the share of a class in each bag."
+            )
     data = None
     if labels is not None:
         remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"

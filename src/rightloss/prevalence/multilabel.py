@@ -180,8 +180,9 @@ class PatternWeights:
         return xp.where(unread, 1.0, table[..., 0] * (1 - present) + table[..., 1] * present)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, PatternWeights) and self.by == other.by
-        return same and all(map(np.array_equal, (self.codes, self.weights), (other.codes, other.weights)))
+        if not isinstance(other, PatternWeights) or self.by != other.by:
+            return False
+        return np.array_equal(self.codes, other.codes) and np.array_equal(self.weights, other.weights)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -136,15 +136,10 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are these
     rows = PredictionStream(log_probs, passes=method == "em")
     rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
     data = None if held_out is None else held_out_set(held_out, rows.num_classes, held_out_groups)
-    clusters = None
-    if groups is not None:
-        if method != "em" or rows.is_stream:
-            what = f"method={method!r}" if method != "em" else "a stream of predictions"
-            raise ValueError(
-                f"Expected no `groups` for {what}, but got some: use method='em' and a table in memory, or repeat the estimate "
-                "on groups drawn with replacement."
-            )
-        clusters = clusters_of(groups, array_of(log_probs, "log_probs").shape)
+    if groups is not None and (method != "em" or rows.is_stream):
+        remedy = "use method='em' and a table in memory"
+        raise ValueError(f"Expected no `groups` for method={method!r} or a stream, but got some: {remedy}.")
+    clusters = None if groups is None else clusters_of(groups, array_of(log_probs, "log_probs").shape)
     fitted = _fitted_calibration(choice, method, data, rho)
     rho = rho if fitted is None else fitted.sampling
     if method == "em":
@@ -245,9 +240,12 @@ class PrevalenceEstimate:
         arrays = {name: getattr(self, name).tolist() for name in ("population", "low", "high", "standard_error", "sampling")}
         return arrays | {name: getattr(self, name) for name in ("level", "region", "method", "rows", "condition", "converged")}
 
+    @property
+    def _source(self) -> str:
+        return f"{self.method}, {self.rows:,} predictions" + (f", {self.calibration.kind}" if self.calibration else "")
+
     def __str__(self) -> str:
-        how = f"{self.method}, {self.rows:,} predictions" + (f", {self.calibration.kind}" if self.calibration else "")
-        lines = [f"Prevalence estimate ({how})"]
+        lines = [f"Prevalence estimate ({self._source})"]
         for k, (value, low, high) in enumerate(zip(self.population, self.low, self.high, strict=True)):
             region = "" if self.region == "none" else f"  {100 * self.level:g} % {self.region} [{low:.4g}, {high:.4g}]"
             lines.append(f"  class {k}: {value:.4g}{region}")
@@ -270,15 +268,12 @@ def _by_finding(
         own = {"held_out": pairs[number], "calibration": calibrations[name]}
         return estimate_prevalence(predictions[number], findings[name], **own, **options)
 
+    def cells(found: PrevalenceEstimate) -> dict[str, str]:
+        region = {} if found.region == "none" else {"low": f"{found.low[1]:.4g}", "high": f"{found.high[1]:.4g}"}
+        return {"present": f"{found.population[1]:.4g}", **region, "": found._source}
+
     title = "Prevalence estimates by finding" + ("" if options["region"] is None else f", {100 * options['level']:g} % regions")
-    return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
-
-
-def _cells(found: PrevalenceEstimate) -> dict[str, str]:
-    """Return a finding's row of the table."""
-    region = {} if found.region == "none" else {"low": f"{found.low[1]:.4g}", "high": f"{found.high[1]:.4g}"}
-    how = f"{found.method}, {found.rows:,} predictions" + (f", {found.calibration.kind}" if found.calibration else "")
-    return {"present": f"{found.population[1]:.4g}", **region, "": how}
+    return ByFinding(for_each_finding(names, estimated, stacklevel=4), cells, title)
 
 
 def _fitted_calibration(
@@ -288,14 +283,13 @@ def _fitted_calibration(
     if method == "em" and calibration is None:
         calibration = "assumed" if data is None else "affine"
         if data is None:
-            warnings.warn(
+            message = (
                 "The predictions are trusted to be calibrated at the mix `sampling`, which unlabelled rows cannot show; those "
                 "of a model trained with one of rightloss's losses are at its population. If they are not, as often with "
                 "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the "
-                "model was not trained on, or calibration='assumed' if this was checked.",
-                PrevalenceWarning,
-                stacklevel=3,
+                "model was not trained on, or calibration='assumed' if this was checked."
             )
+            warnings.warn(message, PrevalenceWarning, stacklevel=3)
     if calibration is None or calibration == "assumed":
         return None
     if isinstance(calibration, str):
@@ -304,18 +298,12 @@ def _fitted_calibration(
     counts = calibration.counts
     if len(calibration.slopes) != len(rho) or counts is None:
         kind = f"one of {len(calibration.slopes)}" if counts is not None else "one without labels"
-        raise ValueError(
-            f"Expected a calibration of {len(rho)} classes, fitted to labels, but got {kind}: fit it to this model."
-        )
+        raise ValueError(f"Expected a calibration of {len(rho)} classes, fitted to labels, but got {kind}: fit it to these.")
     if method == "em":
         if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
             shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
-            warnings.warn(
-                f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes "
-                "`sampling`: the prevalence may be far off; use calibration='affine'.",
-                LabelShiftWarning,
-                stacklevel=3,
-            )
+            message = f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes `sampling`: "
+            warnings.warn(f"{message}it may be far off; use calibration='affine'.", LabelShiftWarning, stacklevel=3)
         warn_of_few(counts, stacklevel=4)
     return calibration
 
@@ -363,17 +351,11 @@ def _maximum_likelihood(
             return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
 
         low, high = profile_region(likelihood, best, np.sqrt(alone), own, reach if examples < _ENOUGH else None)
-    return {
-        "population": best.point,
-        "low": best.point.copy() if region is None else low,
-        "high": best.point.copy() if region is None else high,
-        "region": region or "none",
-        "covariance": full,
-        "condition": condition_number(curvature),
-        "iterations": best.iterations,
-        "converged": best.converged,
-        "log_likelihood": best.value,
-    }
+    elif region is None:
+        low, high = best.point.copy(), best.point.copy()
+    found = {"population": best.point, "low": low, "high": high, "region": region or "none", "covariance": full}
+    search = {"iterations": best.iterations, "converged": best.converged, "log_likelihood": best.value}
+    return {**found, "condition": condition_number(curvature), **search}
 
 
 def _linear_system(
@@ -386,28 +368,18 @@ def _linear_system(
     means = prediction_moments(blocks, data, soft=method.endswith("soft"))
     point = rlls(means) if method.startswith("rlls") else bbse(means)
     low, high = (point, point) if region is None else fieller_region(means, point, level)
-    return {
-        "population": point,
-        "low": np.minimum(low, point),
-        "high": np.maximum(high, point),
-        "region": "none" if region is None else "fieller",
-        "covariance": covariance(means, point),
-        "condition": float(np.linalg.cond(means.by_class)),
-        "iterations": 1,
-        "converged": True,
-        "log_likelihood": None,
-    }
+    found = {"population": point, "low": np.minimum(low, point), "high": np.maximum(high, point)}
+    found |= {"region": "none" if region is None else "fieller", "covariance": covariance(means, point)}
+    search = {"iterations": 1, "converged": True, "log_likelihood": None}
+    return {**found, "condition": float(np.linalg.cond(means.by_class)), **search}
 
 
 def warn_of_few(counts: np.ndarray, stacklevel: int, what: str = "held-out examples") -> None:
     """Warn of classes with few labelled examples."""
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
-        warnings.warn(
-            f"Class(es) {few} have fewer than {_FEW} {what}: regions may cover less than their level; label more.",
-            LabelShiftWarning,
-            stacklevel=stacklevel,
-        )
+        message = f"Class(es) {few} have fewer than {_FEW} {what}: regions may cover less than their level; label more."
+        warnings.warn(message, LabelShiftWarning, stacklevel=stacklevel)
 
 
 def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) -> CalibrationChoice:
@@ -416,17 +388,11 @@ def _checked_options(method: Any, region: Any, calibration: Any, held_out: Any) 
     checked_choice(region, "region", ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None))
     assumed = isinstance(calibration, str) and calibration == "assumed"
     if assumed and held_out is not None:
-        raise ValueError(
-            "Expected calibration='assumed' or `held_out`, but got both: leave one of them out; with a held-out set nothing "
-            "needs to be assumed."
-        )
+        raise ValueError("Expected calibration='assumed' or `held_out`, but got both: leave one of them out.")
     fits = calibration is not None and not assumed and not isinstance(calibration, Calibration)
     if fits:
         calibration = checked_kind(calibration, "calibration", stacklevel=4)
     if held_out is None and (fits or method != "em"):
         needs = f"method={method!r}" if method != "em" else f"calibration={calibration!r}"
-        raise ValueError(
-            f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
-            "or use method='em' on calibrated predictions."
-        )
+        raise ValueError(f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of rows with labels.")
     return calibration

@@ -113,12 +113,11 @@ def joint_prevalence(
     likelihood = JointLikelihood(rows, penalty)
     warn_of_few(rows.counts, 3, "labelled rows")
     if ((likelihood.weights.gamma @ rows.labelled).argmax(0) == rows.labels).all():
-        warnings.warn(
+        message = (
             "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "
-            "classes do not overlap: use fewer features, or label more rows.",
-            LabelShiftWarning,
-            stacklevel=2,
+            "classes do not overlap: use fewer features, or label more rows."
         )
+        warnings.warn(message, LabelShiftWarning, stacklevel=2)
     best = maximise(likelihood, likelihood.start())
     likelihood(best.point)
     weights = likelihood.weights
@@ -145,25 +144,10 @@ def joint_prevalence(
     gamma, multipliers = weights
     slopes = gamma[:, 1:] @ whiten.T  # in the features' own units
     tilt = gamma[:, 0] + multipliers - slopes @ mean
-    found = JointPrevalenceEstimate(
-        population=best.point,
-        low=low,
-        high=high,
-        level=level,
-        region="profile",
-        method="joint",
-        covariance=full,
-        condition=condition_number(curvature),
-        iterations=best.iterations,
-        converged=best.converged,
-        log_likelihood=best.value,
-        rows=rows.unlabelled.shape[1],
-        calibration=None,
-        sampling=rows.counts / rows.counts.sum(),
-        tilt=tilt - tilt.mean(),
-        slopes=slopes - slopes.mean(0),
-        counts=rows.counts,
-    )
+    search = (full, condition_number(curvature), best.iterations, best.converged, best.value)
+    data = (rows.unlabelled.shape[1], None, rows.counts / rows.counts.sum())  # no calibration
+    model = (tilt - tilt.mean(), slopes - slopes.mean(0), rows.counts)
+    found = JointPrevalenceEstimate(best.point, low, high, level, "profile", "joint", *search, *data, *model)
     return fields_as_given(found, features)
 
 
@@ -171,12 +155,9 @@ def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray,
     """Return the data with uncorrelated features of variance 1, and the mean and the matrix `(d, rank)` that give them."""
     labelled = feature_table(features, "features", finite=True)
     others = feature_table(unlabelled, "unlabelled", like=features, finite=True)
-    labels = array_of(y, "labels")
-    if labels.shape != (len(labelled),):
-        raise ValueError(
-            f"Expected one label per labelled row, ({len(labelled)},), but got shape {labels.shape}: "
-            "were some rows dropped from one of the two?"
-        )
+    labels, expected = array_of(y, "labels"), (len(labelled),)
+    if labels.shape != expected:
+        raise ValueError(f"Expected one label per labelled row, {expected}, but got shape {labels.shape}: were some dropped?")
     size = 2 if labels.dtype.kind == "f" else max(2, int(labels.max()) + 1)
     labels = labels.astype(np.int64) if labels.dtype == bool else labels
     mix_of_every_class(labels, size, None, "add some, or number the classes from 0 without gaps")
@@ -301,8 +282,7 @@ class JointLikelihood:
             return Quadratic(-found.value, -contrasts.T @ found.by_gamma, contrasts.T @ curvature @ contrasts, found)
 
         first = np.linalg.solve(contrasts, start.gamma[1:].ravel())
-        found: _Derivatives = minimise(loss, first, enough=_ENOUGH).at.detail
-        return found
+        return minimise(loss, first, enough=_ENOUGH).at.detail
 
     def _derivatives(self, rows: Rows, population: np.ndarray, weights: Weights) -> _Derivatives:
         """Return L and its derivatives at Γ and π, with v at its minimum."""
@@ -345,6 +325,7 @@ def _least(
     contrasts = _contrasts(len(start))
 
     def function(point: np.ndarray) -> Quadratic:
+        """Return the value, its derivatives, and as detail what `_least` returns."""
         v = np.append(0.0, contrasts @ point)
         mix, scale = population * np.exp(v), np.exp(-v).sum()
         mixed = mix @ pooled
@@ -356,9 +337,8 @@ def _least(
         detail = v + np.log(scale), mixed * scale, curved
         return Quadratic(float(value), contrasts.T @ gradient, contrasts.T @ curved @ contrasts, detail)
 
-    found = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH).at.detail
-    v, mixed, curved = found
-    return v, mixed, curved
+    found = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH)
+    return found.at.detail
 
 
 def _contrasts(size: int) -> np.ndarray:

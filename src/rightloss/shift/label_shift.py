@@ -137,14 +137,11 @@ def label_shift_test(  # type: ignore[misc]  # the options of both are these
     if findings is not None:
         tables = finding_tables(in_order(log_probs, list(findings)), len(findings))
         pairs = held_out_by_finding(held_out, sampling)
-        results = for_each_finding(
-            findings,
-            lambda number, name: label_shift_test(
-                tables[:, :, number], pairs[number], findings[name], level=level, folds=folds
-            ),
-            stacklevel=3,
-        )
-        return ByFinding(results, _cells, "Label shift by finding")
+
+        def tested(number: int, name: str) -> LabelShiftTest:
+            return label_shift_test(tables[:, :, number], pairs[number], findings[name], level=level, folds=folds)
+
+        return ByFinding(for_each_finding(findings, tested, stacklevel=3), _cells, "Label shift by finding")
     target = log_prob_table(rows_of(array_or_tensor(log_probs, "log_probs"))).astype(np.float64, copy=False)
     data = held_out_set(held_out, target.shape[1])
     data.require_every_class()
@@ -162,16 +159,13 @@ def label_shift_test(  # type: ignore[misc]  # the options of both are these
     of_mix = None if rho is None else goodness_of_fit(data.counts, rho)
     condition, error = float(np.linalg.cond(means.by_class)), float(errors.max())
     complaints = _complaints(p_value, degrees, of_mix, condition, error, 1 - level)
-    summary = (
-        f"p = {p_value:.3g} (χ² = {statistic:.1f}, {degrees} degrees), condition {condition:.3g}, standard error ≤ {error:.2g}."
-    )
+    summary = f"p = {p_value:.3g} (χ² = {statistic:.1f}, {degrees} degrees), condition {condition:.3g}, "
+    summary += f"standard error ≤ {error:.2g}."
     message = " ".join([*(complaints or ["The sets may differ in their mix of classes alone:"]), summary])
     if complaints:
         warnings.warn(message, LabelShiftWarning, stacklevel=2)
-    fine = condition <= _WORST_CONDITION and error <= _WORST_ERROR
-    return LabelShiftTest(
-        p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message, tuple(complaints)
-    )
+    sight = (condition, error, condition <= _WORST_CONDITION and error <= _WORST_ERROR)
+    return LabelShiftTest(p_value, p_value >= 1 - level, statistic, degrees, of_mix, *sight, message, tuple(complaints))
 
 
 def _cells(found: LabelShiftTest) -> dict[str, str]:
@@ -184,9 +178,8 @@ def held_out_by_finding(held_out: Any, sampling: Any) -> list[Any]:
     if getattr(sampling, "patterns", None) is not None:
         raise ValueError(
             "Expected rates of findings that were sampled each by itself, but `sampling` has weights of rows by the findings "
-            "they have together: rows without a finding are then not those of the population. Pass the rates at which the "
-            "predictions hold, dict(zip(prevalence.names, prevalence.population.tolist())) after one of rightloss's losses, "
-            "with held-out rows that are a random sample."
+            "they have together: pass the rates at which the predictions hold, dict(zip(prevalence.names, "
+            "prevalence.population.tolist())) after one of rightloss's losses, with a random sample of held-out rows."
         )
     if held_out is None:
         return [None] * len(by_name(sampling) or ())
@@ -243,10 +236,8 @@ def _parts(target: np.ndarray, data: HeldOut, folds: tuple[Numbers, Numbers] | N
         return
     ours, theirs = (array_of(each, "folds") for each in folds)
     if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
-        raise ValueError(
-            f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
-            f"({len(data.labels)},), but got shapes {ours.shape} and {theirs.shape}: give a number for every row."
-        )
+        expected, came = f"{len(target)} and {len(data.labels)} `folds`", f"shapes {ours.shape} and {theirs.shape}"
+        raise ValueError(f"Expected {expected}, those of target and held-out rows, but got {came}: a number for every row.")
     full = [j for j in np.unique(theirs) if data.take(theirs == j).counts.all() and (ours == j).any()]
     yield from ((target[ours == j], data.take(theirs == j)) for j in full)  # one at a time, as the target may be large
     if not full:
@@ -287,18 +278,15 @@ def _distance(counts: np.ndarray, by_class: np.ndarray) -> _Fit:
 
 
 def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, error: float, size: float) -> list[str]:
-    found = []
-    if p < size:
-        found.append(
-            "The target is no mixture of the held-out classes: p(x|y) differs as well, and an estimated prevalence may be far "
-            "off; look for changes in scanner, site or case selection."
-        )
-    if degrees < 1:
-        found.append("Too few rows for more bins than classes: label shift cannot be tested; collect more of either set.")
-    if of_mix is not None and of_mix < size:
-        found.append("The held-out labels do not have the mix `sampling`; pass the mix of the predictions.")
-    if condition > _WORST_CONDITION:
-        found.append("The model hardly distinguishes some classes, so its predictions cannot show their frequencies.")
-    elif error > _WORST_ERROR:
-        found.append("The sets are too small to estimate a prevalence from these predictions; collect more of either.")
-    return found
+    blurred, other_mix = condition > _WORST_CONDITION, of_mix is not None and of_mix < size
+    said = {
+        "The target is no mixture of the held-out classes: p(x|y) differs as well, and an estimated prevalence may be far "
+        "off; look for changes in scanner, site or case selection.": p < size,
+        "Too few rows for more bins than classes: label shift cannot be tested; collect more of either set.": degrees < 1,
+        "The held-out labels do not have the mix `sampling`; pass the mix of the predictions.": other_mix,
+        "The model hardly distinguishes some classes, so its predictions cannot show their frequencies.": blurred,
+        "The sets are too small to estimate a prevalence from these predictions; collect more of either.": (
+            error > _WORST_ERROR and not blurred
+        ),
+    }
+    return [sentence for sentence, wrong in said.items() if wrong]

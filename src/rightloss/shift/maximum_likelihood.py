@@ -123,19 +123,13 @@ def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> Quadrat
 
 
 class Maximum(NamedTuple):
-    """The result of a search: the function at its maximum, the number of evaluations, and whether it converged."""
+    """The result of a search: the maximum, the function there to second order, its evaluations, and whether it converged."""
 
+    point: np.ndarray
+    value: float
     model: QuadraticModel
     iterations: int
     converged: bool
-
-    @property
-    def point(self) -> np.ndarray:
-        return self.model.point
-
-    @property
-    def value(self) -> float:
-        return self.model.value
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")  # L is −∞ where π excludes a row
@@ -153,7 +147,7 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
         spread = (1 - start[fixed]) * spread[:, others] + start[fixed] * ~others[:, None]
     first, calls = function(start), 0
     if not np.isfinite(first.value) or (fixed is not None and start[fixed] == 1):
-        return Maximum(first, 1, bool(np.isfinite(first.value)))
+        return Maximum(first.point, first.value, first, 1, bool(np.isfinite(first.value)))
     total = float(first.gradient @ start)
 
     def loss(weights: np.ndarray) -> Quadratic:
@@ -169,4 +163,4 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
     point, value, gradient, curvature = found.at.detail
     scale = float(point.sum())  # 1 up to the tolerance
     model = QuadraticModel(point / scale, value - total * math.log(scale), gradient * scale, curvature * scale**2)
-    return Maximum(model, calls, found.converged)
+    return Maximum(model.point, model.value, model, calls, found.converged)

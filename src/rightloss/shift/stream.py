@@ -76,10 +76,8 @@ class PredictionStream:
                 seen += len(rows)
                 yield np.ascontiguousarray(array_of(rows, "log_probs"), np.float64)
         if self.count not in (None, seen) or seen == 0:
-            raise ValueError(
-                f"Expected `log_probs` to give the same rows in every pass, but got {seen} after {self.count or 'none'}: "
-                "does the function return a fresh iterator each time, and the loader drop nothing?"
-            )
+            came = f"{seen} after {self.count or 'none'}: does the function return a fresh iterator each time?"
+            raise ValueError(f"Expected the same rows in every pass, but got {came}")
         self.count, self._checked = seen, True
 
     def head(self, rows: int = 4096) -> np.ndarray:
@@ -100,10 +98,8 @@ class PredictionStream:
             return waiting
         opened = iter(self._values() if callable(self._values) else self._values)
         if opened is self._opened:
-            raise ValueError(
-                "Expected `log_probs` to give the same rows in every pass, but the function returned the same iterator "
-                "again: let it make a fresh one, such as `lambda: (model(x) for x in loader)`."
-            )
+            remedy = "let it make a fresh one, such as `lambda: (model(x) for x in loader)`"
+            raise ValueError(f"Expected the same rows in every pass, but got the same iterator again: {remedy}.")
         self._opened = opened
         return opened
 
@@ -131,11 +127,8 @@ def _parts(table: Any) -> Iterator[Any]:
 
 def _refuse_single_pass(values: Any) -> None:
     if isinstance(values, Iterator):
-        raise ValueError(
-            "Expected `log_probs` to be a table, or a stream that can be read more than once, but got a "
-            f"{type(values).__name__} that is used up after one pass: pass a list of tables, a loader, or a function "
-            "that returns a fresh iterator, such as `lambda: (model(x) for x in loader)`."
-        )
+        came = f"a {type(values).__name__} that is used up after one pass: pass a list, a loader, or a function"
+        raise ValueError(f"Expected a table, or a stream that can be read more than once, but got {came}.")
 
 
 def _rows(values: Any) -> Any:
@@ -155,10 +148,8 @@ def _unwrapped(chunk: Any) -> Any:
     if not isinstance(chunk, list | tuple) or len(chunk) == 0 or getattr(chunk[0], "ndim", 0) < 2:
         return chunk
     if len(chunk) > 1:
-        raise ValueError(
-            f"Expected a stream of tables of log-probabilities, but got a {type(chunk).__name__} of {len(chunk)} in it: yield "
-            "the predictions alone, without inputs or labels."
-        )
+        came = f"a {type(chunk).__name__} of {len(chunk)} in it: yield the predictions alone, without inputs or labels"
+        raise ValueError(f"Expected a stream of tables of log-probabilities, but got {came}.")
     return chunk[0]
 
 

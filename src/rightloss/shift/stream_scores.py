@@ -32,9 +32,7 @@ def features_of(rows: np.ndarray, generator: np.random.Generator) -> tuple[np.nd
     scores = normal_scores(np.where(np.isnan(rows), means, rows))
     scores = scores[:, scores.std(0) > 0]
     if scores.shape[1] == 0:
-        raise ValueError(
-            "Expected a column of `x` and `unlabelled` that varies, but got only constant ones: pass features that vary."
-        )
+        raise ValueError("Expected a column of `x` that varies, but got only constant ones: pass features that vary.")
     scores = _components(scores, _MOST_COLUMNS, generator)
     few = _components(scores, _MOST_IN_PAIRS, generator)
     first, second = np.triu_indices(few.shape[1], 1)
@@ -180,9 +178,7 @@ class HeldOutPart:
         """Return Σ_k Var(π̂_k) Var(E_k[s]) of each score: the variance of π̂ times that of the means, large for few rows."""
         of_mix = [self._variance(score, np.append(pi, -1.0))[0] for score in indicators.T]
         alone = np.eye(len(pi) + 1)[:-1]
-        return np.array(
-            [sum(v * self._variance(score, e)[0] for v, e in zip(of_mix, alone, strict=True)) for score in scores.T]
-        )
+        return np.array([np.dot(of_mix, [self._variance(score, each)[0] for each in alone]) for score in scores.T])
 
     def auc(self, score: np.ndarray, pi: np.ndarray) -> tuple[float, float]:
         """Return Σ_k π_k P(s of class k > s unlabelled), with ties as one half, and its variance (DeLong et al. 1988)."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
-from ..arrays import Numbers, array_of, checked_number, feature_table, random_generator
+from ..arrays import Numbers, array_of, checked_int, checked_number, feature_table, random_generator
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, log_mix, mix_of_every_class, without_estimate
 from .label_shift import LabelShiftWarning
 from .stream_scores import MEANS, PAIRS, SPREADS, HeldOutPart, Learner, features_of, normal_scores
@@ -68,8 +68,8 @@ class UnlabelledShift:
     auc_error: float
     any_prevalence: float
     unseen: tuple[int, ...]
-    complaints: tuple[str, ...]
-    message: str
+    complaints: tuple[str, ...] = ()
+    message: str = ""
 
     def __str__(self) -> str:
         return self.message
@@ -126,20 +126,18 @@ def unlabelled_shift_test(
     """
     size = checked_number(size, "size", 1e-12, 1 - 1e-12, "write 0.05 for 5 % false alarms")
     known, num_classes = _population(prevalence)
-    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
-        raise ValueError(f"Expected `folds` to be an int from 2 up, but got {folds!r}: 5 is usual.")
-    data = _streams_of(x, y, unlabelled, num_classes, groups, int(folds), random_generator(generator))
-    learners = [
-        Learner(data.features[data.part < part], data.votes[data.part < part], data.kinds) for part in range(1, data.parts)
-    ]
-    found = _tested(data, learners, known)
-    at_any = found.p_value if known is None else _tested(data, learners, None).p_value
-    complaints = _complaints(found, known is not None, at_any, size)
+    parts = checked_int(folds, "folds", 2, remedy="5 is usual")
+    data = _streams_of(x, y, unlabelled, num_classes, groups, parts, random_generator(generator))
+    before = [data.part < part for part in range(1, data.parts)]
+    learners = [Learner(data.features[rows], data.votes[rows], data.kinds) for rows in before]
+    found = _tested(data, learners, known, size)
+    if known is not None:
+        found = replace(found, any_prevalence=_tested(data, learners, None, size).p_value)
+    complaints = _complaints(found, known is not None, size)
     message = _message(data, found, complaints)
     if complaints:
         warnings.warn(message, LabelShiftWarning, stacklevel=2)
-    scores, tenable = (found.p_values, *found.auc), found.p_value >= size
-    return UnlabelledShift(found.p_value, tenable, found.statistic, *scores, at_any, found.unseen, tuple(complaints), message)
+    return replace(found, complaints=tuple(complaints), message=message)
 
 
 class _Streams(NamedTuple):
@@ -173,9 +171,8 @@ def _streams_of(
     order = order[streams[order].sum(1) > 0]
     rows, streams = rows[order], streams[order]
     # groups numbered in the order in which they appear
-    _, first, inverse = np.unique(
-        _group_labels(groups, len(labelled), len(others))[order], return_index=True, return_inverse=True
-    )
+    group = _group_labels(groups, len(labelled), len(others))[order]
+    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
     group = first.argsort().argsort()[inverse].astype(np.int64)
     parts = int(np.clip(streams.sum(0).min() // _PER_PART, 2, folds))
     part = _parts(streams, group, parts, generator)
@@ -192,12 +189,8 @@ def _votes(y: Numbers, rows: int, num_classes: int | None) -> Float64[np.ndarray
     remedy = "p(x|y) of such a class cannot be tested; label some, or drop the class"
     mix_of_every_class(labels, num_classes, ignore_index=-100, remedy=remedy)
     if len(labels) != rows or (labels.ndim != 1 and not soft):
-        raise ValueError(
-            f"Expected one label per row of `x`, {rows}, but got shape {labels.shape}: "
-            "were some rows dropped from one of the two?"
-        )
-    votes = labels if soft else labels[:, None] == np.arange(num_classes)
-    votes = votes.astype(np.float64)
+        raise ValueError(f"Expected one label per row of `x`, {rows}, but got shape {labels.shape}: were some rows dropped?")
+    votes = np.float64(labels if soft else labels[:, None] == np.arange(num_classes))
     return votes / votes.sum(1, keepdims=True).clip(1e-300)
 
 
@@ -206,17 +199,13 @@ def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
     if groups is None:
         return np.arange(labelled + others)
     if not isinstance(groups, tuple | list) or len(groups) != 2:
-        raise ValueError(
-            f"Expected `groups` to be a pair, of the labelled and of the unlabelled rows, but got {type(groups).__name__}: "
-            "write (patients, patients_of_unlabelled), or None instead of one if its rows are independent."
-        )
+        came = f"{type(groups).__name__}: write (patients, patients_of_unlabelled), or None for independent rows"
+        raise ValueError(f"Expected `groups` to be a pair, of the labelled and of the unlabelled rows, but got {came}.")
     keys: list[Any] = []
     for each, rows in zip(groups, (labelled, others), strict=True):
         names = [(len(keys), row) for row in range(rows)] if each is None else np.asarray(each).tolist()
         if len(names) != rows:
-            raise ValueError(
-                f"Expected one group per row, {rows}, but got {len(names)}: were some rows dropped from one of the two?"
-            )
+            raise ValueError(f"Expected one group per row, {rows}, but got {len(names)}: were some rows dropped?")
         keys += names
     numbers: dict[Any, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
@@ -233,63 +222,44 @@ def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: np.ra
     return part[groups]
 
 
-class _Found(NamedTuple):
-    """The results of the scores: p-values (Holm), the largest z, AUC with its error, the classes of `unseen`, and the parts."""
-
-    p_values: dict[str, float]
-    statistic: float
-    auc: tuple[float, float]
-    unseen: tuple[int, ...]
-    parts: int
-
-    @property
-    def p_value(self) -> float:
-        return min(self.p_values.values())
+_Scores = tuple[dict[str, np.ndarray], tuple[float, float], np.ndarray]  # z of each kind, AUC and its variance, π (K,)
 
 
-class _PartScores(NamedTuple):
-    """The z-values of each kind of score on one part, AUC and its variance, π (K,), and the number of training parts."""
-
-    z: dict[str, np.ndarray]
-    auc: tuple[float, float]
-    mix: np.ndarray
-    learnt_from: int
-
-
-def _tested(data: _Streams, learners: list[Learner], known: np.ndarray | None) -> _Found:
+def _tested(data: _Streams, learners: list[Learner], known: np.ndarray | None, size: float) -> UnlabelledShift:
     """Score each part but the first with scores learned on the parts before it, and sum over the parts.
 
-    Scores of streams are weighted by the root of their training parts, as their power grows with it.
+    Scores of streams are weighted by the root of their training parts, as their power grows with it. Without enough rows in
+    any part, the standard error of the AUC is ∞.
     """
     kinds = list(dict.fromkeys(data.kinds.tolist()))
-    found = []
+    found: dict[int, _Scores] = {}
     for part, learner in enumerate(learners, 1):
         own = data.part == part
         held = HeldOutPart(data.votes[own], data.groups[own])
         if held.effective.min() > 1.5:
-            found.append(_scored(held, data.features[own], learner, kinds, known, part))
+            found[part] = _scored(held, data.features[own], learner, kinds, known)
     if not found:
-        return _Found(dict.fromkeys([*kinds, CLASSES], 1.0), 0.0, (0.5, math.inf), (), 0)
-    raw, largest = {}, 0.0
-    weights = np.array([each.learnt_from for each in found], dtype=np.float64)
-    for kind in found[0].z:
+        return UnlabelledShift(1.0, True, 0.0, dict.fromkeys([*kinds, CLASSES], 1.0), 0.5, math.inf, 1.0, ())
+    raw, largest, weights = {}, 0.0, np.array(list(found), dtype=np.float64)
+    scores, aucs, mixes = zip(*found.values(), strict=True)
+    for kind in scores[0]:
         root = np.ones(len(weights)) if kind == CLASSES else np.sqrt(weights)
-        z = root @ np.array([each.z[kind] for each in found]) / math.sqrt(float(root @ root))
+        z = root @ np.array([each[kind] for each in scores]) / math.sqrt(float(root @ root))
         sides = 2 if kind == CLASSES and known is not None else 1
         z = np.abs(z) if sides == 2 else z
         raw[kind] = np.minimum(1.0, sides * ndtr(-z)).tolist()
         largest = max(largest, float(z.max()))
-    share, aucs = weights / weights.sum(), np.array([each.auc for each in found])
-    auc = float(share @ aucs[:, 0]), math.sqrt(float(share**2 @ aucs[:, 1]))
+    share, (areas, variances) = weights / weights.sum(), np.array(aucs).T
+    auc = float(share @ areas), math.sqrt(float(share**2 @ variances))
     # a shift within a class is seen if its frequency is 3 standard errors of the mean of a score with variance 1
-    pi = np.mean([each.mix for each in found], 0)
+    pi = np.mean(mixes, 0)
     error = math.sqrt(float((np.append(pi, 1.0) ** 2 / data.votes.sum(0)).sum()))
-    return _Found(_holm(raw), largest, auc, tuple(np.flatnonzero(pi < 3 * error).tolist()), len(found))
+    p_values, unseen = _holm(raw), tuple(np.flatnonzero(pi < 3 * error).tolist())
+    p = min(p_values.values())
+    return UnlabelledShift(p, p >= size, largest, p_values, *auc, p, unseen)
 
 
-def _scored(
-    held: HeldOutPart, features: np.ndarray, learner: Learner, kinds: list[str], known: np.ndarray | None, part: int
-) -> _PartScores:
+def _scored(held: HeldOutPart, features: np.ndarray, learner: Learner, kinds: list[str], known: np.ndarray | None) -> _Scores:
     contrast = np.append(learner.mix() if known is None else known, -1.0)  # the labelled rows at π against the unlabelled
     scores = normal_scores(features @ np.stack([learner.direction(contrast, kind) for kind in kinds], 1))
     classes = normal_scores(features @ learner.class_directions())
@@ -300,7 +270,7 @@ def _scored(
     else:
         mix, of_classes, of_streams = known, held.z_values(classes, known), held.z_values(scores, known)
     z = {**dict(zip(kinds, of_streams[:, None], strict=True)), CLASSES: of_classes}
-    return _PartScores(z, held.auc(features @ learner.direction(contrast), mix), mix, part)
+    return z, held.auc(features @ learner.direction(contrast), mix), mix
 
 
 def _holm(raw: dict[str, list[float]]) -> dict[str, float]:
@@ -314,31 +284,28 @@ def _holm(raw: dict[str, list[float]]) -> dict[str, float]:
     return {kind: corrected[kind] for kind in raw}
 
 
-def _complaints(found: _Found, known: bool, at_any: float, size: float) -> list[str]:
-    if not found.parts:
+def _complaints(found: UnlabelledShift, known: bool, size: float) -> list[str]:
+    if math.isinf(found.auc_error):
         return ["Too few rows of some class to test whether p(x|y) differs; label more, or use smaller groups."]
     if found.p_value >= size:
         return []
     kinds = [_IN_WORDS[kind] for kind, p in found.p_values.items() if p < size]
     mixture = "at this prevalence" if known else "at any prevalence"
     said = [f"The unlabelled rows are no mixture of the labelled classes {mixture}: they differ in {'; '.join(kinds)}."]
-    if at_any >= size:
-        said.append(f"At another prevalence they may be one (p = {at_any:.2g}): check the prevalence first.")
-    else:
-        said.append(
-            "p(x|y) differs: in training, a model can learn to distinguish labelled from unlabelled rows instead of the "
-            "classes. Leave them out, or match scanner, site and selection, and compare with labelled rows of the population."
-        )
-    return said
+    if found.any_prevalence >= size:
+        return [*said, f"At another prevalence they may be one (p = {found.any_prevalence:.2g}): check the prevalence first."]
+    why = (
+        "p(x|y) differs: in training, a model can learn to distinguish labelled from unlabelled rows instead of the "
+        "classes. Leave them out, or match scanner, site and selection, and compare with labelled rows of the population."
+    )
+    return [*said, why]
 
 
-def _message(data: _Streams, found: _Found, complaints: list[str]) -> str:
+def _message(data: _Streams, found: UnlabelledShift, complaints: list[str]) -> str:
     labelled = int((data.votes[:, -1] == 0).sum())
     each = ", ".join(f"{kind} {p:.2g}" for kind, p in found.p_values.items())
-    summary = (
-        f"p = {found.p_value:.3g} ({each}), AUC {found.auc[0]:.3f} ± {found.auc[1]:.3f}, {labelled:,} labelled and "
-        f"{len(data.votes) - labelled:,} unlabelled rows."
-    )
+    summary = f"p = {found.p_value:.3g} ({each}), AUC {found.auc:.3f} ± {found.auc_error:.3f}, {labelled:,} labelled and "
+    summary += f"{len(data.votes) - labelled:,} unlabelled rows."
     blind = f"A shift within class(es) {list(found.unseen)} alone would hardly show." if found.unseen else ""
     parts = [*(complaints or ["The unlabelled rows may be a mixture of the labelled classes:"]), summary, blind]
     return " ".join(part for part in parts if part)
