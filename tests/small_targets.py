@@ -118,7 +118,7 @@ def by_hand(
     moved /= moved.sum(1, keepdims=True)
     m = np.mean((votes @ (r / rho))[:, None] * moved, 0)
     q = m if q is None else q
-    # with evidence the declared ρ is in the place of the labels' own frequencies
+    # with evidence the declared ρ stands for the labels' own frequencies
     counted = rho - prevalence.evidence * r if prevalence.evidence else votes.mean(0)
     return float(np.sum(votes * np.log(moved), 1).mean() - np.sum(counted * np.log(q))), m
 

@@ -416,8 +416,7 @@ def test_a_state_saved_by_an_earlier_version_loads() -> None:
 def test_population_rows_are_the_keyword_arguments_as_one_object() -> None:
     z, y, z_u = batch()
     for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
-        options = {"unlabelled_weight": 0.7, "unlabelled_evidence": 2.0}
-        expected = loss(classes(K), **options)(z, y, unlabelled=z_u)
+        expected = loss(classes(K), unlabelled_weight=0.7, unlabelled_evidence=2.0)(z, y, unlabelled=z_u)
         rows = PopulationRows(z_u, weight=0.7, evidence=2.0)
         assert torch.equal(loss(classes(K))(z, y, unlabelled=rows), expected)
 

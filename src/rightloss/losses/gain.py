@@ -65,7 +65,8 @@ class PriorTerms:
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
         parts = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)})
+        moved: dict[str, Any] = {name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
     def of_finding(self, number: int) -> PriorTerms:
         """Return the terms of one of several findings."""
