@@ -35,20 +35,17 @@ const meanShare = (groups) => {
   }
   return [value, Math.max(0, value - Math.sqrt(below)), Math.min(all, value + Math.sqrt(above))];
 };
-// Of log of the weighted mean of shares, with half a row added to each side: its value and its variance (delta method).
-const logShare = (groups) => {
-  let mean = 0, variance = 0;
-  for (const { weight = 1, hits, rows, effective = rows } of groups) {
-    const share = ((hits / rows) * effective + 0.5) / (effective + 1);
-    mean += weight * share;
-    variance += (weight ** 2 * share * (1 - share)) / (effective + 1);
-  }
-  return [Math.log(mean), variance / mean ** 2];
-};
-// Ratio of two such means, with limits: log LR is their difference.
-const ratio = (value, groups, others) => {
-  const [a, va] = logShare(groups), [b, vb] = logShare(others), spread = Z * Math.sqrt(va + vb);
-  return around(value, Math.exp(a - b - spread), Math.exp(a - b + spread));
+// The ratio of two such means, such as a likelihood ratio: on the log scale, each around its mean with half a row added to both
+// sides, so that nobody or everybody flagged has a logarithm too.
+const ratio = (groups, others) => {
+  const [upper, lower] = [groups, others].map((each) => {
+    const [value, ...ends] = meanShare(each), half = ({ hits, rows, effective = rows }) => ((hits / rows) * effective + 0.5) / (effective + 1);
+    return { value, middle: Math.log(each.reduce((sum, one) => sum + (one.weight ?? 1) * half(one), 0)), low: Math.log(ends[0]), high: Math.log(ends[1]) };
+  });
+  const distance = upper.middle - lower.middle;
+  const low = distance - Math.hypot(upper.middle - upper.low, lower.high - lower.middle);
+  const high = distance + Math.hypot(upper.high - upper.middle, lower.middle - lower.low);
+  return around(upper.value / lower.value, Math.exp(low), Math.exp(high));
 };
 const around = (value, low, high) => (Number.isNaN(value) ? [value, NaN, NaN] : [value, Math.min(value, low), Math.max(value, high)]);
 const map = ([value, low, high], f) => { const ends = [f(low), f(high)]; return [f(value), Math.min(...ends), Math.max(...ends)]; };
@@ -57,7 +54,7 @@ const others = (groups) => groups.map(({ hits, rows, ...rest }) => ({ ...rest, r
 // Every figure at prevalence π, as [value, low, high]; `own` is the group of the positive class, `rest` those of the others.
 const figuresAt = (own, rest, pi) => {
   const tpr = meanShare([own]), fpr = meanShare(rest);
-  const lrPositive = ratio(tpr[0] / fpr[0], [own], rest), lrNegative = ratio((1 - tpr[0]) / (1 - fpr[0]), others([own]), others(rest));
+  const lrPositive = ratio([own], rest), lrNegative = ratio(others([own]), others(rest));
   const posterior = (lr) => (lr === Infinity ? 1 : (pi * lr) / (pi * lr + 1 - pi));
   return {
     tpr, tnr: map(fpr, (f) => 1 - f), lrPositive, lrNegative,
