@@ -154,6 +154,9 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "whole": {name: people(count) for name, count in answer["whole_people"].items()},
         "flagged_whole": people(answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]),
         "people": f"{question['people']:,}",
+        "each": f"{question['people'] // 1000:,}",
+        "number": data["answers"].index(answer),
+        "uncertain": "beta" in question["prevalence"],
         "counts": {name: shown(figures[name], people) for name in ("flagged", "found", "false_alarms", "missed")},
         "origin": _origin(data, question, term),
         "performance": performance,
@@ -222,22 +225,21 @@ def _prevalences(answer: Plain, question: Plain) -> Plain:
     return {"columns": columns, "rows": rows, "own": own}
 
 
-def _helps(answer: Plain, question: Plain, term: str) -> str:
-    """Return a sentence: where flagging these people is better than flagging nobody and everybody."""
+def _helps(answer: Plain, question: Plain, term: str) -> tuple[str, str]:
+    """Return where flagging these people is better than flagging nobody and everybody, and what that means."""
     found = answer["helps"]
-    weighs = f"a missed case weighs as much as {number(1 / found['price'])} false alarms, as the threshold of {percent(question['threshold'])} says"
-    if found["low"] is None:
-        return f"If {weighs}, flagging these people is at no prevalence better than flagging nobody and better than flagging everybody."
-    sure = found["sure"]
-    certain = "In view of the intervals that is sure at none."
-    if sure["low"] is not None:
-        certain = f"In view of the intervals that is sure between {percent(sure['low'])} and {percent(sure['high'])}."
-    between = f"between {percent(found['low'])} and {percent(found['high'])} have {term}"
-    return (
-        f"If {weighs}, flagging these people is better than flagging nobody and better than flagging everybody where {between}. {certain} "
-        "Elsewhere choose another threshold. Wherever the prevalence is another, move the risks to it before anybody reads them "
-        "(rightloss retarget)."
+    means = (
+        f"Helps: better than flagging nobody, and better than flagging everybody, if a missed case weighs as much as "
+        f"{number(1 / found['price'])} false alarms, which is what a threshold of {percent(question['threshold'])} says. Outside this range "
+        "choose another threshold. Before anybody reads risks at another prevalence, move them there (rightloss retarget)."
     )
+    if found["low"] is None:
+        return "At this threshold it helps at no prevalence.", means
+    sure = found["sure"]
+    certain = "but in view of the intervals that is certain nowhere."
+    if sure["low"] is not None:
+        certain = f"and that is certain, in view of the intervals, from {percent(sure['low'])} to {percent(sure['high'])}."
+    return f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have {term}, {certain}", means
 
 
 def _calibration_lines(found: Plain) -> list[Line]:
@@ -257,7 +259,7 @@ def _subgroups(found: Plain, term: str) -> Plain:
     for each in found["groups"]:
         head = [each["name"], f"{each['rows']:,} ({each['events']:,})"]
         if "reason" in each:
-            rows.append([*head, Shown("–", each["reason"]), *[""] * 7])
+            rows.append([f"{each['name']}: too few to say", head[1], *["–"] * 8])
             continue
         cells = [percent(each["prevalence"]), *(shown(each[name], percent) for name in ("sensitivity", "specificity", "ppv"))]
         cells += [shown(each["auc"]), shown(each["ratio"])]
@@ -314,7 +316,7 @@ def _confusion(data: Plain, found: Plain) -> Plain:
 def _plots(data: Plain, answer: Plain) -> dict[str, Any]:
     question = data["questions"][answer["question"]]
     return {
-        "values": _value_plot(answer, question),
+        "by_prevalence": _value_plot(answer, question),
         "calibration": _calibration_plot(answer["calibration"]) if answer["calibration"]["curve"] else None,
         "benefit": _benefit_plot(answer, question),
     }
@@ -341,15 +343,18 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
 
 
 def _odds_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Return round numbers, far enough from each other in log-odds."""
     steps = [float(f"{each}e{power}") for power in range(-8, 0) for each in (1, 2, 5)]
-    inside = [each for each in (*steps, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999) if low <= each <= high]
-    return tuple(inside[:: max(1, math.ceil(len(inside) / 7))])
+    chosen: list[float] = []
+    for each in (*steps, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999):
+        if low <= each <= high and (not chosen or logit(each) - logit(chosen[-1]) > (logit(high) - logit(low)) / 7):
+            chosen.append(each)
+    return tuple(chosen)
 
 
 def _calibration_plot(found: Plain) -> Any:
     curve = found["curve"]
-    ends = np.array([curve["predicted"][0], curve["predicted"][-1], *curve["observed"]])
-    low, high = float(ends.min()), float(ends.max())
+    low, high = (float(expit(logit(curve["predicted"][end]) + more)) for end, more in ((0, -0.7), (-1, 0.7)))
     ticks = _odds_ticks(low, high)
     axes = (Axis(label, low, high, "log-odds", words=percent, ticks=ticks) for label in ("predicted risk", "observed frequency"))
     series = [

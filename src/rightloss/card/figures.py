@@ -292,10 +292,11 @@ def _complaints(ratio: Plain, slope: Plain, off: bool, bent: bool) -> list[str]:
 
 
 def _decision(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Plain:
-    """Return the decision curve at the mean of π."""
+    """Return the decision curve at the mean of π: its uncertainty would move all lines together."""
+    certain = Prevalence(question.prevalence.population)
     odds = logit(question.rate) + np.linspace(-math.log(20), math.log(20), 41)
     curve = decision_curve(
-        log_probs, question.target, question.prevalence, expit(np.unique(np.append(odds, logit(question.threshold)))),
+        log_probs, question.target, certain, expit(np.unique(np.append(odds, logit(question.threshold)))),
         positive=question.positive, level=level, groups=groups,
     )  # fmt: skip
     return {name: [_short(x) for x in getattr(curve, name).tolist()] for name in ("threshold", "net_benefit", "low", "high", "treat_all")}
