@@ -16,7 +16,7 @@ from scipy.special import expit, logit
 from .figures import Plain
 from .page import render
 from .plots import Axis, Series, plot
-from .words import Shown, counted, number, people, percent, share
+from .words import Shown, counted, listed, number, people, percent, share
 from .words import figure as shown_figure
 
 ITEMS = {
@@ -65,15 +65,23 @@ def html_page(data: Plain) -> str:
             for each in data["answers"]
         ],
         "questions": len(data["questions"]),
-        "level": data["level"],
+        "start": start(data),
+        "several": len(data["questions"]) > 1,
     }
-    return render("card.html.j2", _context(data, answers) | {"data": script, "dots": _dots(data["answers"][0])})
+    return render("card.html.j2", _context(data, answers) | {"data": script, "dots": _dots(data["answers"][start(data)])})
 
 
 def markdown_page(data: Plain) -> str:
     """Return the card as Markdown, with the metadata that model hubs read."""
     context = _context(data, [_answer(data, each) for each in data["answers"]])
     return render("card.md.j2", context | {"metadata": metadata(data)})
+
+
+def start(data: Plain) -> int:
+    """Return the answer that the page begins with: of the first finding, or of the rarest class."""
+    if data["kind"] == "findings":
+        return 0
+    return int(np.argmin([each["prevalence"]["value"] for each in data["questions"]]))
 
 
 def metadata(data: Plain) -> list[Plain]:
@@ -95,14 +103,9 @@ def metadata(data: Plain) -> list[Plain]:
 
 
 def _context(data: Plain, answers: list[Plain]) -> Plain:
-    first = data["answers"][0]
-    question = data["questions"][first["question"]]
-    several = len(data["models"]) > 1
-    model = "The models" if several else "The model"
-    default = f"{_capital(_term(data, first))}: what to expect where {share(question['prevalence']['value'])} {_verb(question)} it"
     return {
-        "title": data["about"].get("title", default),
-        "model": model,
+        "title": data["about"].get("title", _title(data)),
+        "start": start(data),
         "answers": answers,
         "models": [each or "model" for each in data["models"]],
         "questions": [each["label"] for each in data["questions"]],
@@ -116,8 +119,13 @@ def _context(data: Plain, answers: list[Plain]) -> Plain:
     }
 
 
-def _verb(question: Plain) -> str:
-    return "has" if share(question["prevalence"]["value"]).startswith("1 in") else "have"
+def _title(data: Plain) -> str:
+    terms = [_term(data, each) for each in data["answers"][: len(data["questions"])]]
+    if len(terms) == 1:
+        rate = share(data["questions"][0]["prevalence"]["value"])
+        return f"{_capital(terms[0])}: what to expect where {rate} {'has' if rate.startswith('1 in') else 'have'} it"
+    named = listed(terms) if len(terms) < 5 else f"{len(terms)} {data['kind']}"
+    return f"{_capital(named)}: what to expect where the model is used"
 
 
 def _capital(text: str) -> str:
@@ -157,16 +165,22 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "each": f"{question['people'] // 1000:,}",
         "number": data["answers"].index(answer),
         "uncertain": "beta" in question["prevalence"],
-        "counts": {name: shown(figures[name], people) for name in ("flagged", "found", "false_alarms", "missed")},
+        "counts": _counts(answer),
         "origin": _origin(data, question, term),
         "performance": performance,
         "cross": _cross(answer, question, term),
         "prevalences": _prevalences(answer, question),
-        "helps": _helps(answer, question, term),
+        "helps": _helps(answer, question),
         "verdict": calibration["sentence"],
         "calibration": _calibration_lines(calibration),
         "subgroups": {column: _subgroups(each, term) for column, each in answer["subgroups"].items()},
     }
+
+
+def _counts(answer: Plain) -> dict[str, Shown]:
+    """Return people in whole people who add up, with limits."""
+    whole = answer["whole_people"] | {"flagged": answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]}
+    return {name: shown(answer["figures"][name], people)._replace(value=people(whole[name])) for name in ("flagged", "found", "false_alarms", "missed")}
 
 
 def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
@@ -185,7 +199,7 @@ def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
         Line("Predictions moved", "yes" if was is not None else "no", moved, ITEMS["undone"]),
         Line("What was undone", about.get("undone", "not reported"), "weights, or a rebalanced sample, in training", ITEMS["undone"]),
         Line("Training mix (ρ)", about.get("sampling", "not reported"), "how frequent it was among the training rows", ITEMS["undone"]),
-        Line("Test rows", f"{rows:,}", f"{events:,} of them with {term} ({percent(events / rows)}), weighted to π" + _patients(question), ITEMS["rows"]),
+        Line("Test rows", f"{rows:,}", f"{events:,} of them {term} ({percent(events / rows)}), weighted to π" + _patients(question), ITEMS["rows"]),
         Line("Flagged from a risk of", percent(t), f"{question['threshold_reason']}; a missed case weighs as much as {number((1 - t) / t)} false alarms", ITEMS["threshold"]),
         Line("Same kind of people?", about.get("shift", "not tested"), "test of label shift between test rows and population", ITEMS["population"]),
     ]
@@ -207,7 +221,7 @@ def _cross(answer: Plain, question: Plain, term: str) -> Plain:
     def cell(name: str, rows: int) -> Shown:
         return Shown(people(whole[name]), f"{rows:,} test rows")
 
-    columns = ["", f"with {term}", f"without {term}"]
+    columns = ["", term, f"not {term}"]
     flagged = ["flagged", cell("found", hit), cell("false_alarms", others - right)]
     return {"columns": columns, "rows": [flagged, ["not flagged", cell("missed", events - hit), cell("rest", right)]]}
 
@@ -225,7 +239,7 @@ def _prevalences(answer: Plain, question: Plain) -> Plain:
     return {"columns": columns, "rows": rows, "own": own}
 
 
-def _helps(answer: Plain, question: Plain, term: str) -> tuple[str, str]:
+def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
     """Return where flagging these people is better than flagging nobody and everybody, and what that means."""
     found = answer["helps"]
     means = (
@@ -239,7 +253,7 @@ def _helps(answer: Plain, question: Plain, term: str) -> tuple[str, str]:
     certain = "but in view of the intervals that is certain nowhere."
     if sure["low"] is not None:
         certain = f"and that is certain, in view of the intervals, from {percent(sure['low'])} to {percent(sure['high'])}."
-    return f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have {term}, {certain}", means
+    return f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have it, {certain}", means
 
 
 def _calibration_lines(found: Plain) -> list[Line]:
@@ -254,7 +268,7 @@ def _calibration_lines(found: Plain) -> list[Line]:
 
 def _subgroups(found: Plain, term: str) -> Plain:
     """Return the table of the subgroups of one column, and its sentences."""
-    columns = ["", f"rows (with {term})", "how frequent", "sensitivity", "specificity", "PPV there", "AUC", "predicted / observed", "sensitivity, against the others", "specificity, against the others"]
+    columns = ["", f"rows ({term})", "how frequent", "sensitivity", "specificity", "PPV there", "AUC", "predicted / observed", "sensitivity, against the others", "specificity, against the others"]
     rows = []
     for each in found["groups"]:
         head = [each["name"], f"{each['rows']:,} ({each['events']:,})"]
@@ -328,12 +342,12 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
     low, high = max(1e-6, rate / 30), min(0.6, 30 * rate)
     grid = expit(np.linspace(logit(low), logit(high), 61))
 
-    def after(ratio: float | None) -> np.ndarray:
+    def after(ratio: float | None, unbounded: bool) -> np.ndarray:
         if ratio is None:
-            return np.full(len(grid), np.nan)
+            return np.full(len(grid), 1.0 if unbounded else np.nan)
         return expit(logit(grid) + math.log(ratio)) if ratio > 0 else np.zeros(len(grid))
 
-    plus, minus = ({part: after(figures[name][part]) for part in ("value", "low", "high")} for name in ("lr_plus", "lr_minus"))
+    plus, minus = ({part: after(figures[name][part], figures[name]["low"] is not None) for part in ("value", "low", "high")} for name in ("lr_plus", "lr_minus"))
     series = [
         Series("NPV: of the others, do not have it", grid, 1 - minus["value"], 1 - minus["high"], 1 - minus["low"], style=2),
         Series("PPV: of the flagged, have it", grid, plus["value"], plus["low"], plus["high"]),

@@ -35,7 +35,7 @@ const whole = (parts, total) => {
 
 if (at("dots")) {
   const data = pageData(), KINDS = ["found", "false_alarms", "missed", "rest"];
-  let chosen = 0, moved;
+  let chosen = data.start, moved;
   const stored = () => data.answers[chosen].slider;
   const shownRisk = (t) => percent(expit(logit(t) + logit(prevalence.value) - logit(stored().rate)));
   const prevalence = slider("prevalence", [], share, () => moved());
@@ -53,8 +53,8 @@ if (at("dots")) {
   const sentence = (counts, of, term) => {
     const bold = (text) => element("strong", {}, text), one = counts[2] === 1;
     at("lead").replaceChildren(
-      `Of ${of.toLocaleString("en")} people, `, bold(people(counts[0] + counts[1])), " are flagged; ", bold(people(counts[0])),
-      ` of these have ${term}. `, bold(people(counts[2])), ` who ${one ? "has it is" : "have it are"} missed.`,
+      `${data.several ? `${term}: of` : "Of"} ${of.toLocaleString("en")} people, `, bold(people(counts[0] + counts[1])), " are flagged; ", bold(people(counts[0])),
+      ` of these have it. `, bold(people(counts[2])), ` who ${one ? "has it is" : "have it are"} missed.`,
     );
   };
   const VERDICTS = {
@@ -70,7 +70,8 @@ if (at("dots")) {
     const counts = whole(parts.map((part) => of * part), of);
     picture(parts);
     sentence(counts, of, term);
-    for (const name of ["flagged", ...KINDS.slice(0, 3)]) show(`people-${name}`, found[name].map((each) => of * each), people);
+    const shownCounts = { flagged: counts[0] + counts[1], found: counts[0], false_alarms: counts[1], missed: counts[2] };
+    for (const [name, count] of Object.entries(shownCounts)) show(`people-${name}`, [count, of * found[name][1], of * found[name][2]], people);
     at("people-rest").textContent = people(counts[3]);
     at("each").textContent = of > 1000 ? `: ${(of / 1000).toLocaleString("en")} of ${of.toLocaleString("en")} people` : "";
     for (const name of ["ppv", "npv", "sensitivity", "specificity"]) show(name, found[name], percent);
@@ -94,6 +95,7 @@ if (at("dots")) {
     moved();
   };
   for (const id of ["model", "question"]) at(id)?.addEventListener("change", start);
+  if (at("question")) at("question").value = data.start;
   at("reset").addEventListener("click", start);
   at("controls").hidden = false;
   start();
