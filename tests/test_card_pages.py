@@ -156,6 +156,15 @@ def test_a_linear_axis_has_some_ticks_at_round_numbers(low: float, high: float) 
     assert 0 in ticks or low > 0 or high < 0
 
 
+@pytest.mark.parametrize("scale", ["log", "log-odds"])
+@pytest.mark.parametrize(("low", "high"), [(0.01, 0.05), (1e-4, 0.3), (1e-6, 0.999), (0.2, 0.97)])
+def test_scales_of_risks_have_a_few_ticks_wide_or_narrow(scale: Any, low: float, high: float) -> None:
+    ticks = Axis("", low, high, scale).tick_values()
+    assert 2 <= len(ticks) <= 7
+    assert ticks == sorted(ticks)
+    assert len({words.percent(tick) for tick in ticks}) == len(ticks)
+
+
 def test_a_plot_draws_points_limits_gaps_and_a_legend_and_escapes_names() -> None:
     line = Series("a & b", [0, 0.5, np.nan, 1], [0, 0.5, 0.7, 1], style=1)
     points = Series("", [0.5], [0.5], low=[0.25], high=[0.75], marks=True, joined=False)
