@@ -5,7 +5,7 @@
 A picture `pictures/NAME.png` is the figure of the axes with the name NAME in the page's programs. With `--print` the output of
 the programs is also written into the page, after each line "It prints:". Without a PAGE, the paper's Fig. 2 is drawn, too:
 `graphical_models.png`. Other pictures that no program of the page draws are left: `risk_before_after.png` is made by
-examples/risk_before_after.py, `table_report.png` by docs/make_table.py.
+examples/risk_before_after.py, `table_report.png` by docs/make_table.py, `card.png` by docs/make_card.py.
 """
 
 from __future__ import annotations

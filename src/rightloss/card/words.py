@@ -90,13 +90,13 @@ def people(count: float) -> str:
 
 
 def crowd(rate: float) -> int:
-    """Return how many people to speak of where `rate` of them are ill: 1,000, or as many as make about ten of them ill.
+    """Return how many people to speak of where `rate` of them are ill: 1,000, or as many as make at least four of them ill.
 
     Examples:
-        >>> crowd(0.3), crowd(0.02), crowd(0.001)
+        >>> crowd(0.3), crowd(0.006), crowd(0.001)
         (1000, 1000, 10000)
     """
-    return 10 ** max(3, math.ceil(1 - math.log10(rate) - 1e-9)) if rate > _ROUNDING else 1000
+    return 10 ** max(3, math.ceil(math.log10(4 / rate) - 1e-9)) if rate > _ROUNDING else 1000
 
 
 def limits(low: float | None, high: float | None, of: Callable[[float], str] = number) -> str:

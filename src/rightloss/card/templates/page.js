@@ -91,7 +91,7 @@ const number = (n, digits = 3) => {
   return n < 0 ? `−${text}` : text;
 };
 const people = (n) => (!Number.isFinite(n) ? "–" : n > 0 && n < 0.5 ? "<1" : Math.round(n).toLocaleString("en"));
-const crowd = (rate) => 10 ** Math.max(3, Math.ceil(1 - Math.log10(rate) - 1e-9));
+const crowd = (rate) => 10 ** Math.max(3, Math.ceil(Math.log10(4 / rate) - 1e-9));
 const limits = ([, low, high], words) => (Number.isNaN(low) ? "" : `${words(high).endsWith(" %") ? words(low).replace(/ %$/, "") : words(low)} to ${words(high)}`);
 const withLimits = (figure, words) => words(figure[0]) + (limits(figure, words) && ` (${limits(figure, words)})`);
 

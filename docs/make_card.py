@@ -1,0 +1,33 @@
+"""Make the picture of docs/card.md: the first screen of the card that the page's program makes, in Chromium.
+
+The output of the program is written into the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import tempfile
+from pathlib import Path
+
+from make_pictures import run
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PICTURE = ROOT / "docs" / "card.md", ROOT / "docs" / "pictures" / "card.png"
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from browser import open_browser
+
+    names, page_with_output = run(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page_with_output, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, open_browser(Path(folder)) as page:
+        names["made"].write(Path(folder) / "card")
+        page.resize(1120, 620)
+        page.open(Path(folder) / "card" / "card.html")
+        PICTURE.write_bytes(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
+
+
+if __name__ == "__main__":
+    main()
