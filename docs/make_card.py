@@ -24,7 +24,7 @@ def main() -> None:
     PAGE.write_text(page_with_output, encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, open_browser(Path(folder)) as page:
         names["made"].write(Path(folder) / "card")
-        page.resize(1120, 620)
+        page.resize(1120, 700)
         page.open(Path(folder) / "card" / "card.html")
         PICTURE.write_bytes(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
 
