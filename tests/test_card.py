@@ -257,7 +257,7 @@ def test_models_side_by_side_are_compared_on_the_same_rows() -> None:
     (risk, y), other = vendor(), vendor(seed=1)[0]
     tables = {"a": table(risk), "b": table(0.8 * risk + 0.2 * other)}
     (found,) = card(tables, y, 0.1, threshold=0.3).data["comparisons"]
-    expected = compare(*tables.values(), y, 0.1, threshold=0.3)
+    expected = compare(tables["a"], tables["b"], y, 0.1, threshold=0.3)
     assert found["differences"]["auc"]["value"] == expected.auc.value
     assert found["differences"]["auc"]["verdict"] == "a"
 

@@ -267,8 +267,9 @@ def mean_over_observed(seen: Scores, inside: np.ndarray, level: float) -> Plain:
     if error <= 1e-9:
         return figure(value, value, value)
     standard = influence / error
-    reach = float(student_t.ppf((1 + level) / 2, 2 / float((standard**4).sum())))
-    low, high = (value * (1 - error * _unskewed(each, float((standard**3).sum()))) for each in (reach, -reach))
+    squares = standard * standard
+    reach, skewness = float(student_t.ppf((1 + level) / 2, 2 / float(squares @ squares))), float(squares @ standard)
+    low, high = (value * (1 - error * _unskewed(each, skewness)) for each in (reach, -reach))
     return figure(value, max(low, 0.0), high)
 
 

@@ -255,11 +255,12 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
         if len(names) > _MOST_GROUPS and given.dtype.kind != "b":
             return _quarters(given.astype(np.float64))
     else:
-        place: dict[Any, int] = {}
-        codes = np.array(
-            [place.setdefault("missing" if is_missing(each) else str(each), len(place)) for each in given.tolist()]
-        )
-        names, counts = np.array(list(place)), np.bincount(codes)
+        listed = given.tolist()
+        place = {value: number for number, value in enumerate(dict.fromkeys(listed))}
+        texts = ["missing" if is_missing(value) else str(value) for value in place]
+        names, same = np.unique(texts, return_inverse=True)
+        codes = same[np.fromiter(map(place.__getitem__, listed), np.int64, len(listed))]
+        counts = np.bincount(codes)
     order = np.argsort(-counts, kind="stable")[:_MOST_GROUPS]
     number = np.full(len(names), -1)
     number[order] = np.arange(len(order))

@@ -8,6 +8,8 @@ class, so rows may be sampled by class, but within a class not by subgroup.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,38 +32,33 @@ def by_subgroup(
     """Return the figures of the subgroups of one column, their differences from all others, and for whom it works worse."""
     seen = scores(log_probs, question.target, question.prevalence, question.positive, "subgroups", groups)
     number = seen.sample.per_entry(codes)
-    found = [
-        _subgroup(question, log_probs, seen, number == code, codes == code, name, groups, level)
-        for code, name in enumerate(names)
-    ]
-    several = len(names) > 1
-    rest = (
-        {
-            code: _subgroup(question, log_probs, seen, number != code, codes != code, "", groups, level)
-            for code in range(len(names))
-        }
-        if several
-        else {}
-    )
+
+    def part(name: str, chosen: Callable[[np.ndarray], np.ndarray]) -> Plain:
+        return _subgroup(question, log_probs, seen, name, chosen(number), chosen(codes), groups, level)
+
+    found = [part(name, partial(np.equal, code)) for code, name in enumerate(names)]
+    if len(names) == 2 and (codes >= 0).all():
+        rest = found[::-1]
+    else:
+        rest = [part("", partial(np.not_equal, code)) for code in range(len(names))]
     rows = []
-    for code, each in enumerate(found):
-        comparable = several and "reason" not in each and "reason" not in rest[code]
-        rows.append(each | {"differences": _differences(each, rest[code]) if comparable else None})
-    left_out = int((codes < 0).sum())
-    return {"groups": rows, "rows_left_out": left_out, "summary": _summary(rows)}
+    for own, others in zip(found, rest, strict=True):
+        comparable = "reason" not in own and "reason" not in others
+        rows.append(own | {"differences": _differences(own, others) if comparable else None})
+    return {"groups": rows, "rows_left_out": int((codes < 0).sum()), "summary": _summary(rows)}
 
 
 def _subgroup(
     question: Question,
     log_probs: np.ndarray,
     seen: Scores,
+    name: str,
     inside: np.ndarray,
     rows: np.ndarray,
-    name: str,
     groups: Any,
     level: float,
 ) -> Plain:
-    """Return the figures of the rows of a subgroup; `inside` says the same by entry."""
+    """Return the figures of some rows; `inside` says the same by entry."""
     labels, own = seen.sample.labels[inside], question.positive
     events, others = int((labels == own).sum()), int((labels != own).sum())
     about: Plain = {"name": name, "rows": events + others, "events": events}
@@ -69,9 +66,9 @@ def _subgroup(
         return about | {"reason": f"too few to say: {events} with it and {others} without"}
     prevalence = _own_prevalence(question, seen, inside)
     target, table = question.target[rows], log_probs[rows]
-    clusters = None if groups is None else np.asarray(groups)[rows]
-    at = operating_point(table, target, prevalence, threshold=question.threshold, positive=own, level=level, groups=clusters)
-    area = roc_curve(table, target, prevalence=prevalence, positive=own, level=level, groups=clusters)
+    options: Plain = {"positive": own, "level": level, "groups": None if groups is None else np.asarray(groups)[rows]}
+    at = operating_point(table, target, prevalence, threshold=question.threshold, **options)
+    area = roc_curve(table, target, prevalence=prevalence, **options)
     found = at_threshold(at) | {"auc": figure(area.auc, area.low, area.high), "ratio": mean_over_observed(seen, inside, level)}
     return about | {"prevalence": at.prevalence, **found}
 
