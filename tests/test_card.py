@@ -354,3 +354,6 @@ def test_the_page_moves_by_keyboard_and_runs_no_foreign_script(tmp_path: Path) -
         assert page.evaluate("at('answer-1').hidden === false && at('answer-0').hidden")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert (page.complaints(), page.requests()) == ([], [])
+        constant().write(tmp_path / "constant")
+        page.open(tmp_path / "constant" / "card.html")
+        assert (page.complaints(), page.requests()) == ([], [])

@@ -162,8 +162,10 @@ def _answer(data: Plain, answer: Plain) -> Plain:
     """Return everything about one answer but its plots."""
     question, term = data["questions"][answer["question"]], _term(data, answer)
     figures, calibration = answer["figures"], answer["calibration"]
+    together = "; of all classes together" if data["kind"] == "classes" and len(data["labels"]) > 2 else ""
     performance = [
-        Line(label, shown(figures[name], of), note, ITEMS["performance"]) for name, (label, note, of) in _PERFORMANCE.items()
+        Line(label, shown(figures[name], of), note + together * (name == "skill"), ITEMS["performance"])
+        for name, (label, note, of) in _PERFORMANCE.items()
     ]
     return {
         "model": answer["model"],
@@ -182,7 +184,7 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "prevalences": _prevalences(answer, question),
         "helps": _helps(answer, question),
         "verdict": calibration["sentence"],
-        "calibration": _calibration_lines(calibration),
+        "calibration": _calibration_lines(calibration, together),
         "subgroups": {column: _subgroups(each, term) for column, each in answer["subgroups"].items()},
     }
 
@@ -307,7 +309,7 @@ def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
     )
 
 
-def _calibration_lines(found: Plain) -> list[Line]:
+def _calibration_lines(found: Plain, together: str) -> list[Line]:
     lines = [
         Line(
             "Mean prediction / π",
@@ -315,7 +317,12 @@ def _calibration_lines(found: Plain) -> list[Line]:
             "1 is right; above 1, risks are too high on average",
             ITEMS["performance"],
         ),
-        Line("Calibration slope", shown(found["slope"]), "1 is right; below 1, risks are too extreme", ITEMS["performance"]),
+        Line(
+            "Calibration slope",
+            shown(found["slope"]),
+            "1 is right; below 1, risks are too extreme" + together,
+            ITEMS["performance"],
+        ),
     ]
     if found.get("ici") is not None:
         lines.append(
@@ -454,6 +461,7 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
         Series("PPV: of the flagged, have it", grid, plus["value"], plus["low"], plus["high"]),
     ]
     x = Axis("how frequent it is", low, high, "log-odds", words=percent)
+    series = [each for each in series if np.isfinite(each.y).any()]
     return plot(x, Axis("share", 0, 1), series, alt="Predictive values by prevalence, with intervals as bands.", marker=True)
 
 

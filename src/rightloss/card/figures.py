@@ -227,7 +227,7 @@ def calibration(seen: Scores, question: Question, log_probs: np.ndarray, groups:
         return found | {"curve": None, "reason": str(error), "slope": figure(math.nan, reason=str(error))}
     names = ("predicted", "observed", "low", "high")
     found["curve"] = {name: [_short(x) for x in getattr(curve, name).tolist()] for name in names}
-    return found | {"ici": float(curve.ici), "share": curve.share.tolist(), "edges": curve.edges.tolist()}
+    return found | {"ici": float(curve.ici)}
 
 
 def _curve(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Any:
