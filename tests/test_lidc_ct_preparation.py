@@ -148,7 +148,8 @@ class TestWhatIsSkipped:
         (scan,) = several_scans(1, slices=30).values()
         files = write_scan(tmp_path, scan, ramp)
         z = [float(scan.origin_of(index)[2]) for index in range(30)]
-        nodules = {number: (9.0, 8.0, z[at], 3.0) for number, at in ((1, 8), (2, 16), (3, 17), (4, 4))}
+        nodules = pd.DataFrame({"nodule": [1, 2, 3, 4], "x": 9.0, "y": 8.0, "diameter_mm": 3.0})
+        nodules["z"] = [z[at] for at in (8, 16, 17, 4)]
         have = [files[index] for index in range(20) if index != 4]  # the download stopped here
         job = shard_job(tmp_path, tmp_path, have, nodules, SIZE, z)
         make_shard(job)

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...arrays import checked_int
 from ...atomic_files import check_writable, write_whole
 from ...lock import only_run
+from ...process_pool import Failure, run_jobs
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
-from .dicom_index import Found, find_series
+from .dicom_files import Found, find_series, printable, require
 from .shards import (
     NAMES,
     RATINGS,
@@ -40,8 +41,6 @@ from .shards import (
     shard_job,
     write_patches,
 )
-from .slices import printable, require
-from .workers import Failure, run_jobs
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -177,7 +176,8 @@ def prepare(
         found = find_series(folder, set(table["series_uid"]))
         _check_found(found, folder)
         parts.mkdir(exist_ok=True)
-        jobs = {uid: _job(uid, files, table, folder, parts, size, expected) for uid, files in found.series.items()}
+        rows = dict(list(table.groupby("series_uid")))
+        jobs = {uid: shard_job(parts, folder, files, rows[uid], size, expected.get(uid)) for uid, files in found.series.items()}
         count = min(8, os.cpu_count() or 1) if workers is None else workers
         failures = _make_shards(jobs, count, timeout, report)
         shards = {uid: read_shard(job.path, patches=False) for uid, job in jobs.items() if uid not in failures}
@@ -215,22 +215,6 @@ def _is_sound(shard: Path) -> bool:
     except (FileNotFoundError, ValueError, KeyError):
         return False
     return True
-
-
-def _job(
-    uid: str,
-    files: tuple[Path, ...],
-    table: DataFrame,
-    root: Path,
-    parts: Path,
-    size: int,
-    expected: Mapping[str, NDArray[np.float32]],
-) -> ShardJob:
-    rows = table[table["series_uid"] == uid]
-    diameters = rows["diameter_mm"] if "diameter_mm" in rows else [0.0] * len(rows)
-    columns = zip(rows["nodule"], rows["x"], rows["y"], rows["z"], diameters, strict=True)
-    nodules = {int(number): (x, y, z, diameter) for number, x, y, z, diameter in columns}
-    return shard_job(parts, root, files, nodules, size, expected.get(uid))
 
 
 def _summary(
@@ -281,12 +265,9 @@ def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | No
         raise ValueError(f"Expected the path of an .npz file in a folder that exists, but got {target}: make the folder first?")
     if target.exists() and nodules_written(target, parts) is None:
         raise ValueError(f"Expected a new file, but {target} exists: remove it, or choose another name.")
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
-        raise ValueError(f"Expected `size` to be a whole number from 1 to 512, but got {size!r}: 64 is usual.")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise ValueError(
-            f"Expected `workers` to be a whole number from 0, but got {workers!r}: leave it out for one per processor."
-        )
+    checked_int(size, "size", 1, 512, "64 is usual")
+    if workers is not None:
+        checked_int(workers, "workers", 0, remedy="leave it out for one per processor")
     check_writable(target.parent)  # now rather than after hours
 
 

@@ -86,7 +86,7 @@ def shard_job(
     folder: Path,
     root: Path,
     files: Sequence[Path],
-    nodules: Mapping[int, tuple[float, float, float, float]],
+    table: DataFrame,
     size: int,
     expected: Sequence[float] | NDArray[np.floating] | None = None,
 ) -> ShardJob:
@@ -96,11 +96,13 @@ def shard_job(
         folder: of the shards.
         root: the folder of the files. The shard does not depend on its path.
         files: of the series.
-        nodules: centres (x, y, z) and diameters by number.
+        table: the rows of its nodules; without `diameter_mm`, diameters are 0.
         size: voxels along each axis.
         expected: z of all slices that the series should have, if known.
     """
-    rows = tuple((number, float(x), float(y), float(z), float(d)) for number, (x, y, z, d) in nodules.items())
+    diameters = table["diameter_mm"] if "diameter_mm" in table else [0.0] * len(table)
+    columns = (map(float, column) for column in (table["x"], table["y"], table["z"], diameters))
+    rows = tuple(zip(map(int, table["nodule"]), *columns, strict=True))
     slices = None if expected is None else tuple(float(z) for z in expected)
     states = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     content = [_VERSION, {"nodules": rows, "size": size, "expected": slices}, states]
