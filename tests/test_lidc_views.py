@@ -219,25 +219,25 @@ EYE = torch.eye(3).expand(2, 1, 3, 3)
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "views that are no triplets": (lambda: RandomViews(views=8)(volumes()), "a multiple of 3 for volumes, but got 8"),
     "fixed views that are no triplets": (lambda: FixedViews(views=1)(volumes()), "a multiple of 3"),
-    "no views": (lambda: RandomViews(views=0), "`views` to be at least 1"),
+    "no views": (lambda: RandomViews(views=0), "`views` to be an int of at least 1"),
     "half a view": (lambda: FixedViews(views=4.5), "`views` to be an int"),  # type: ignore[arg-type]
-    "more fixed views than there are": (lambda: FixedViews(views=51)(volumes()), "at most 16 fixed rotations, but got 17"),
-    "size 0": (lambda: orthogonal_views(volumes(), EYE, size=0), "`size` to be at least 1"),
-    "size 0 of a cutter": (lambda: RandomViews(size=0), "`size` to be at least 1"),
+    "more fixed views than there are": (lambda: FixedViews(views=51)(volumes()), "`n` to be an int in 1..16, but got 17"),
+    "size 0": (lambda: orthogonal_views(volumes(), EYE, size=0), "`size` to be an int of at least 1"),
+    "size 0 of a cutter": (lambda: RandomViews(size=0), "`size` to be an int of at least 1"),
     "a spacing of 0": (lambda: orthogonal_views(volumes(), EYE, spacing=0.0), "`spacing` to be positive"),
     "a spacing of NaN": (lambda: orthogonal_views(volumes(), EYE, spacing=math.nan), "`spacing` to be positive"),
     "a spacing per axis": (
         lambda: orthogonal_views(volumes(), EYE, spacing=[1.0, 1.0, 2.0]),
         r"shape \(2,\), but got shape \(3,\)",
     ),
-    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing_mm` of the call"),  # type: ignore[arg-type]
+    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing` to be a finite number"),  # type: ignore[arg-type]
     "spacing_mm below 0": (lambda: RandomViews()(volumes(), spacing_mm=-1), "`spacing_mm` to be positive"),
     "spacing_mm of other patches": (lambda: FixedViews()(volumes(), spacing_mm=torch.ones(3)), r"of shape \(2,\)"),
-    "a negative shift": (lambda: RandomViews(shift=-1), "`shift` to be millimetres"),
-    "a percentage for a scale": (lambda: RandomViews(scale=10), "`scale` to be a share"),
+    "a negative shift": (lambda: RandomViews(shift=-1), "`shift` to be a finite number from 0"),
+    "a percentage for a scale": (lambda: RandomViews(scale=10), "`scale` to be a finite number from 0 to 0.999"),
     "outside as a word": (
         lambda: orthogonal_views(volumes(), EYE, outside="border"),  # type: ignore[arg-type]
-        "`outside` to be a finite number or None",
+        "`outside` to be a finite number",
     ),
     "outside NaN": (lambda: FixedViews(outside=math.nan), "`outside` to be a finite number"),
     "one volume": (lambda: RandomViews()(volumes()[0, 0]), r"patches of shape \(n, h, w\) or \(n, d, h, w\)"),
@@ -267,12 +267,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         r"`flips` of shape \(2, 3\), but got \(2, 4\)",
     ),
     "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
-    "no rotations drawn": (lambda: random_rotations(0), "`n` to be at least 1"),
-    "no draws": (lambda: averaged(draws=0), "`draws` to be at least 1"),
+    "no rotations drawn": (lambda: random_rotations(0), "`n` to be an int of at least 1"),
+    "no draws": (lambda: averaged(draws=0), "`draws` to be an int of at least 1"),
     "extra without its tuple": (lambda: averaged(extra=torch.ones(2, 3)), r"a tuple of tensors, .*extra=\(metadata,\)"),
     "extra of other patches": (lambda: averaged(extra=(torch.ones(3, 3),)), r"extra\[0\] has shape \(3, 3\)"),
     "a number for extra": (lambda: averaged(extra=(torch.ones(2), 1.0)), r"extra\[1\] has shape \(\)"),
-    "no batch": (lambda: averaged(batch_size=0), "`batch_size` to be at least 1"),
+    "no batch": (lambda: averaged(batch_size=0), "`batch_size` to be an int of at least 1"),
     "a number of views for a cutter": (lambda: averaged(cutter=9), "a model and a cutter to call, but got Recorder and int"),
     "logits": (lambda: averaged(model=lambda views: torch.ones(len(views), 2)), "log-probabilities.*are these logits"),
 }

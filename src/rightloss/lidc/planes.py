@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..sampling.checks import whole_number
+from ..arrays import checked_int, checked_number
 from ..tensors import checked_generator, tensor_of
 
 __all__ = ["fixed_rotations", "inplane_views", "orthogonal_views", "random_rotations"]
@@ -82,7 +81,7 @@ def orthogonal_views(
     across, down = (axes[..., columns].mT.flatten(1, 2) for columns in ([0, 0, 1], [1, 2, 2]))
     if shifts is not None:
         shifts = _table(shifts, "shifts", (*rotations.shape[:2], 3), patches).flip(2).repeat_interleave(3, 1)
-    return _cut(patches, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(patches, rows, across, down, shifts, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def inplane_views(
@@ -120,7 +119,7 @@ def inplane_views(
     if shifts is not None:
         shifts = _table(shifts, "shifts", (*angles.shape, 2), slices).flip(2)
     across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
-    return _cut(slices, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(slices, rows, across, down, shifts, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
@@ -165,15 +164,9 @@ def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, cou
     return given.expand(count)
 
 
-def is_number(value: object) -> bool:
-    """Return whether the value is a finite real number, and not a bool."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _checked_outside(outside: float | int | None) -> float | None:
-    if outside is not None and not is_number(outside):
-        raise ValueError(f"Expected `outside` to be a finite number or None, but got {outside!r}: such as -1000 HU, air.")
-    return None if outside is None else float(outside)
+def checked_outside(outside: float | int | None) -> float | None:
+    """Return the value beyond the outermost voxels, a finite number or None."""
+    return None if outside is None else checked_number(outside, "outside", remedy="such as -1000 HU, air; None repeats voxels")
 
 
 def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
@@ -259,7 +252,7 @@ def random_rotations(
             everywhere.
         dtype: dtype of the result.
     """
-    n = whole_number(n, "n", 1)
+    n = checked_int(n, "n", 1)
     source = checked_generator(generator)
     drawn = dtype if dtype == torch.float64 else torch.float32
     quaternions = torch.randn(n, 4, generator=source, device="cpu" if source is None else source.device, dtype=drawn)
@@ -268,9 +261,7 @@ def random_rotations(
 
 def fixed_rotations(n: int) -> Float[Tensor, "n 3 3"]:
     """Return the first n of 16 fixed rotations: the identity, then each with its three planes far from all before it."""
-    n = whole_number(n, "n", 1)
-    if n > len(_SPREAD):
-        raise ValueError(f"Expected at most {len(_SPREAD)} fixed rotations, but got {n}: draw `random_rotations` instead.")
+    n = checked_int(n, "n", 1, len(_SPREAD), "draw `random_rotations` for more")
     return _matrices(torch.tensor(_SPREAD[:n], dtype=torch.float64)).float()
 
 

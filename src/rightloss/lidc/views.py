@@ -7,8 +7,8 @@ oriented is described at the top of `planes.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +16,14 @@ from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..arrays import log_prob_table
-from ..sampling.checks import whole_number
-from ..tensors import checked_generator, tensor_of
+from ..arrays import checked_int, checked_number, log_prob_table
+from ..tensors import checked_generator, in_mode, tensor_of
 from .planes import (
+    checked_outside,
     checked_patches,
     checked_rows,
     fixed_rotations,
     inplane_views,
-    is_number,
     orthogonal_views,
     per_example,
     random_rotations,
@@ -69,10 +68,8 @@ class RandomViews:
 
     def __post_init__(self) -> None:
         _check_settings(self)
-        if not is_number(self.shift) or self.shift < 0:
-            raise ValueError(f"Expected `shift` to be millimetres from 0, but got {self.shift!r}: 0 leaves it out.")
-        if not is_number(self.scale) or not 0 <= self.scale < 1:
-            raise ValueError(f"Expected `scale` to be a share from 0 and below 1, but got {self.scale!r}: 0 leaves it out.")
+        checked_number(self.shift, "shift", 0, remedy="millimetres; 0 leaves it out")
+        checked_number(self.scale, "scale", 0, 0.999, "a share; 0 leaves it out")
 
     def __call__(
         self,
@@ -181,7 +178,7 @@ def average_over_views(
         tensor([-0.6931, -0.6931])
     """
     patches = checked_patches(patches, 3, 4)
-    draws, rows = whole_number(draws, "draws", 1), whole_number(batch_size, "batch_size", 1)
+    draws, rows = checked_int(draws, "draws", 1), checked_int(batch_size, "batch_size", 1)
     spacing = per_example(spacing_mm, "spacing_mm", patches)
     if not callable(model) or not callable(cutter):
         raise ValueError(
@@ -190,7 +187,7 @@ def average_over_views(
         )
     given = [patches, spacing, *_checked_extra(extra, len(patches))]
     batches = zip(*(each.split(rows) for each in given), strict=True)
-    with _evaluating(model):
+    with in_mode(model, training=False) if isinstance(model, nn.Module) else nullcontext():
         return torch.cat([_log_mean(model, cutter, draws, generator, *batch) for batch in batches])
 
 
@@ -222,18 +219,6 @@ def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
     return found
 
 
-@contextmanager
-def _evaluating(model: Callable[..., Tensor]) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches: Tensor) -> Tensor:
     """Return uniform numbers in [−1, 1), drawn on the generator's device."""
     drawn = torch.rand(shape, generator=generator, device="cpu" if generator is None else generator.device)
@@ -241,15 +226,10 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches:
 
 
 def _check_settings(cutter: RandomViews | FixedViews) -> None:
-    whole_number(cutter.views, "views", 1)
-    whole_number(cutter.size, "size", 1)
-    if not is_number(cutter.spacing) or cutter.spacing <= 0:
-        raise ValueError(
-            f"Expected `spacing` to be a positive number of millimetres, but got {cutter.spacing!r}: "
-            "what differs from patch to patch is `spacing_mm` of the call."
-        )
-    if cutter.outside is not None and not is_number(cutter.outside):
-        raise ValueError(f"Expected `outside` to be a finite number or None, but got {cutter.outside!r}: such as 0.")
+    checked_int(cutter.views, "views", 1)
+    checked_int(cutter.size, "size", 1)
+    checked_number(cutter.spacing, "spacing", 1e-6, remedy="millimetres between pixels")
+    checked_outside(cutter.outside)
 
 
 def _ready(

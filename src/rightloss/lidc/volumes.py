@@ -19,6 +19,7 @@ from jaxtyping import Float16, Float64, Int32, UInt8
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..arrays import checked_int
 from ..atomic_files import whole_file
 from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 from .npz import open_npz
@@ -78,8 +79,7 @@ def _checked(nodules: int | ArrayLike, size: int) -> list[int]:
             f"Expected numbers of nodules, 0 to {NUM_NODULES - 1}, but got {nodules!r}: take "
             "the column `nodule` of `nodules()`."
         )
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
-        raise ValueError(f"Expected `size` to be a whole number of voxels from 1 to 512, but got {size!r}: the paper takes 64.")
+    checked_int(size, "size", 1, 512, "voxels; the paper takes 64")
     return wanted.tolist()
 
 

@@ -1,7 +1,6 @@
 """The paper's networks: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
 
-layers        convolutions, initial weights, checks of arguments
-low_level     VGG16's first two convolutions
+layers        VGG16's first two convolutions; convolutions, initial weights, checks of arguments
 bodies        features of one view: ConvNet, InceptionNet, gated
 multiview     features of all views → logits
 metadata      metadata columns → logits that are added to those of the image
@@ -13,7 +12,7 @@ from .bodies import GatedBody as GatedBody
 from .bodies import InceptionBlock as InceptionBlock
 from .bodies import InceptionBody as InceptionBody
 from .bodies import RecurrentGate as RecurrentGate
-from .low_level import LowLevelBlock as LowLevelBlock
+from .layers import LowLevelBlock as LowLevelBlock
 from .metadata import MetadataBlock as MetadataBlock
 from .metadata import WithMetadata as WithMetadata
 from .multiview import FullyConvolutionalNet as FullyConvolutionalNet

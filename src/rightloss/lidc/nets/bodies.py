@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .layers import checked_count, checked_dropout, checked_widths, conv_layers, he_start
-from .low_level import CHANNELS
+from ...arrays import checked_int, checked_number
+from .layers import CHANNELS, checked_widths, conv_layers, he_start
 
 
 class ConvBody(nn.Module):
@@ -67,9 +67,9 @@ class InceptionBody(nn.Module):
         self, channels: int, widths: Sequence[int], dropout: float = 0.1, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        widths, dropout = checked_widths(widths), checked_dropout(dropout)
+        widths, dropout = checked_widths(widths), checked_number(dropout, "dropout", 0, 0.99, "0 for none")
         layers: list[nn.Module] = []
-        for before, after in zip([checked_count(channels, "channels"), *widths], widths, strict=False):
+        for before, after in zip([checked_int(channels, "channels", 1), *widths], widths, strict=False):
             layers += [InceptionBlock(before, after), nn.Dropout2d(dropout)]
         self.layers = nn.Sequential(*layers)
         self.num_features = widths[-1]
@@ -98,7 +98,7 @@ class InceptionBlock(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        width = checked_count(width, "width")
+        width = checked_int(width, "width", 1)
         if width % 8:
             raise ValueError(f"Expected the width of an inception block to be a multiple of 8, but got {width}: round it up.")
         quarter, eighth = width // 4, width // 8
@@ -178,8 +178,8 @@ class RecurrentGate(nn.Module):
 
     def __init__(self, channels: int, hidden: int, steps: int) -> None:
         super().__init__()
-        hidden = checked_count(hidden, "hidden")
-        self.steps = checked_count(steps, "steps")
+        hidden = checked_int(hidden, "hidden", 1)
+        self.steps = checked_int(steps, "steps", 1)
         self.projection = nn.Conv2d(channels, hidden, 1)
         self.rates = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1)  # z and r
         self.proposal = nn.Conv2d(2 * hidden, hidden, 3, padding=1)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...arrays import checked_int
 from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
-from .layers import checked_count, checked_outputs
+from .layers import checked_outputs
 
 _LARGE = 20  # for columns of mean 0 and standard deviation 1
 
@@ -62,8 +63,8 @@ class MetadataBlock(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.num_features, self.num_outputs = checked_count(num_features, "num_features"), checked_outputs(num_outputs)
-        self.units = checked_count(units, "units")
+        self.num_features, self.num_outputs = checked_int(num_features, "num_features", 1), checked_outputs(num_outputs)
+        self.units = checked_int(units, "units", 1)
         self.where = nn.Linear(self.num_features, self.units)  # g
         self.what = nn.Linear(self.num_features, self.units * self.num_outputs)  # l
         self.register_parameter("bias", nn.Parameter(torch.zeros(self.num_outputs)) if bias else None)

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...arrays import checked_choice, checked_int
 from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
 from .bodies import GatedBody
-from .layers import checked_count, checked_outputs, checked_widths, conv_layers, he_start, zero_start
-from .low_level import CHANNELS
+from .layers import CHANNELS, checked_outputs, checked_widths, conv_layers, he_start, zero_start
 
 Pool = Literal["min", "max", "mean"]
 POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
@@ -47,9 +47,9 @@ class MultiViewNet(nn.Module):
         self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pool = "max"
     ) -> None:
         super().__init__()
-        self.pool = _checked_pool(pool)
+        self.pool = checked_choice(pool, "pool", POOLS)
         self.low_level, self.body = low_level, body
-        self.head = nn.Linear(checked_count(num_features, "num_features"), checked_outputs(num_outputs))
+        self.head = nn.Linear(checked_int(num_features, "num_features", 1), checked_outputs(num_outputs))
         zero_start(self.head)
 
     def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
@@ -63,7 +63,7 @@ class MultiViewNet(nn.Module):
         return f"pool={self.pool!r}"
 
 
-class GatedNet(nn.Module):
+class GatedNet(MultiViewNet):
     """`MultiViewNet` with a `GatedBody`, whose maps can be shown: `gates(views)`.
 
     Args:
@@ -81,14 +81,9 @@ class GatedNet(nn.Module):
     """
 
     def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pool = "max") -> None:
-        super().__init__()
-        self.pool = _checked_pool(pool)
-        self.low_level, self.body = low_level, body
-        self.head = nn.Linear(body.num_features, checked_outputs(num_outputs))
-        zero_start(self.head)
+        super().__init__(low_level, body, body.num_features, num_outputs, pool)
 
-    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
-        return self.head(pool_views(each_view(views, self.low_level, self.body), self.pool))
+    body: GatedBody
 
     @torch.no_grad()
     def gates(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s h w"]:
@@ -185,12 +180,6 @@ def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n
         tensor([[3., 4.]])
     """
     return POOLS[pool](features, 1)
-
-
-def _checked_pool(pool: Pool) -> Pool:
-    if not isinstance(pool, str) or pool not in POOLS:
-        raise ValueError(f'Expected `pool` to be "min", "max" or "mean", but got {pool!r}: choose one of the three.')
-    return pool
 
 
 def _check_views(views: Tensor) -> None:

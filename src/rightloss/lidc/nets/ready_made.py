@@ -8,11 +8,13 @@ of the cost and replaces one layer of stride 2, and have m = 64.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ...likelihoods import Likelihood
 from .bodies import ConvBody, GatedBody, InceptionBody
-from .low_level import CHANNELS, LowLevelBlock
+from .layers import CHANNELS, LowLevelBlock
 from .metadata import MetadataBlock, WithMetadata
 from .multiview import FullyConvolutionalNet, GatedNet, MultiViewNet, Pool
 
@@ -124,12 +126,8 @@ def metadata_net(
     num_outputs: int | Likelihood = 2,
     *,
     units: int = 16,
-    pool: Pool = "max",
-    small: bool = False,
-    pretrained: bool = True,
-    frozen: bool | None = None,
-    dropout: float = 0.1,
     generator: torch.Generator | None = None,
+    **options: Any,
 ) -> WithMetadata:
     """Return `convnet` plus a `MetadataBlock`, called as `net(views, metadata)`; for another image net, `WithMetadata(…)`.
 
@@ -140,7 +138,8 @@ def metadata_net(
         num_features: columns of the metadata.
         num_outputs: number of logits, or the likelihood they are for.
         units: of the block.
-        pool: this and the rest as in `convnet`.
+        generator: for the random weights; torch's default generator if None.
+        **options: as in `convnet`.
 
     Examples:
         >>> import torch
@@ -149,7 +148,4 @@ def metadata_net(
         torch.Size([5, 2])
     """
     block = MetadataBlock(num_features, num_outputs, units, bias=False, generator=generator)
-    image = convnet(
-        num_outputs, pool=pool, small=small, pretrained=pretrained, frozen=frozen, dropout=dropout, generator=generator
-    )
-    return WithMetadata(image, block)
+    return WithMetadata(convnet(num_outputs, generator=generator, **options), block)
