@@ -18,8 +18,7 @@ from scipy.spatial.distance import cdist
 from rightloss.lidc import outlines
 from rightloss.lidc import readings as module
 from rightloss.lidc.build import build, group_readings
-from rightloss.lidc.bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
-from rightloss.lidc.readings import annotations, nodules, scan_positions
+from rightloss.lidc.readings import DATA, OUTLINES, READINGS, SCANS, annotations, nodules, scan_positions, shipped_outlines
 
 ROOT = Path(__file__).parent.parent
 PART = 60  # scans that are built again

@@ -72,7 +72,7 @@ class TestCutters:
 
     @each_patch
     def test_random_views_are_made_by_their_generator(self, shape: tuple[int, ...]) -> None:
-        cut = RandomViews(views=3, size=8, shift=1.0, scale=0.1)
+        cut = RandomViews(views=3, size=8)
         views = cut(volumes(2, shape), generator=generator())
         assert torch.equal(views, cut(volumes(2, shape), generator=generator()))
         assert not torch.equal(views, cut(volumes(2, shape), generator=generator(1)))
@@ -130,23 +130,6 @@ class TestCutters:
         assert_mean_is(handed, 0.0)
         angles = torch.atan2(-down[0], down[1]).numpy()
         assert scipy.stats.kstest(angles, scipy.stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue > 1e-4
-
-    @each_patch
-    def test_shift_and_scale_are_uniform_over_what_was_asked(self, shape: tuple[int, ...]) -> None:
-        """Cut views from patches that hold their coordinates in mm: the middle is the shift, the slope the scale."""
-        axes, mm, n = len(shape), 0.5, 300
-        line = mm * (torch.arange(21) - 10)
-        ramps = [line.view(-1, *[1] * k).expand(n, *[21] * axes) for k in range(axes)]
-        cut = RandomViews(views=3, size=3, spacing=1.5, shift=2.0, scale=0.2)
-        where = torch.stack([cut(ramp, generator=generator(), spacing_mm=mm) for ramp in ramps]).double()
-        shifts, steps = where[..., 1, 1], (where[..., 1, 2] - where[..., 1, 1]).norm(dim=0) / 1.5
-        for each in shifts[:, :, 0]:
-            assert scipy.stats.kstest(each.numpy(), scipy.stats.uniform(-2, 4).cdf).pvalue > 1e-4
-        assert scipy.stats.kstest(steps[:, 0].numpy(), scipy.stats.uniform(0.8, 0.4).cdf).pvalue > 1e-4
-        assert max(float(shifts.abs().max()) - 2, float((steps - 1).abs().max()) - 0.2) < 1e-5
-        torch.testing.assert_close(steps, steps[:, :1].expand(n, 3), rtol=0, atol=1e-5)  # one scale for all views of a patch
-        together = bool((shifts == shifts[:, :, :1]).all())  # and in a triplet one centre
-        assert together == (axes == 3)
 
 
 class TestAverage:
@@ -233,8 +216,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing` to be a finite number"),  # type: ignore[arg-type]
     "spacing_mm below 0": (lambda: RandomViews()(volumes(), spacing_mm=-1), "`spacing_mm` to be positive"),
     "spacing_mm of other patches": (lambda: FixedViews()(volumes(), spacing_mm=torch.ones(3)), r"of shape \(2,\)"),
-    "a negative shift": (lambda: RandomViews(shift=-1), "`shift` to be a finite number from 0"),
-    "a percentage for a scale": (lambda: RandomViews(scale=10), "`scale` to be a finite number from 0 to 0.999"),
     "outside as a word": (
         lambda: orthogonal_views(volumes(), EYE, outside="border"),  # type: ignore[arg-type]
         "`outside` to be a finite number",
@@ -256,10 +237,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a mirror": (lambda: orthogonal_views(volumes(), torch.stack([EYE[0], -EYE[1]])), "but number 0 of example 1 is"),
     "a stretch": (lambda: orthogonal_views(volumes(), 1.1 * EYE), "columns are orthonormal.*stretch by `spacing`"),
     "a rotation of NaN": (lambda: orthogonal_views(volumes(), EYE * torch.nan), "columns are orthonormal"),
-    "shifts of another shape": (
-        lambda: orthogonal_views(volumes(), EYE, shifts=torch.zeros(2, 3)),
-        r"`shifts` of shape \(2, 1, 3\)",
-    ),
     "angles for one": (lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(5)), r"`angles` of shape \(2, s\)"),
     "infinite angles": (lambda: inplane_views(volumes(1, (9, 9)), [[math.inf]]), "`angles` to be finite"),
     "flips of another shape": (

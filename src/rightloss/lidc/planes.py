@@ -55,7 +55,6 @@ def orthogonal_views(
     size: int = 32,
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
-    shifts: ArrayLike | None = None,
     rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return, for each rotation, the three orthogonal planes through the patch's centre, interpolated trilinearly.
@@ -70,7 +69,6 @@ def orthogonal_views(
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
         outside: the value beyond the centres of the outermost voxels, or None to repeat the closest voxel.
-        shifts: `(n, t, 3)`, from the patch's centre to the planes' common centre, (x, y, z) in voxels.
         rows: `(n,)`, the patches to cut, without the copy that `patches[rows]` would make. All by default.
     """
     patches = checked_patches(patches, 4)
@@ -79,9 +77,7 @@ def orthogonal_views(
     rotations = checked_rotations(rotations, len(rows)).to(patches.device, torch.float32)
     axes = rotations.flip(2) * spacing[:, None, None, None]  # rows z, y, x, as in the array
     across, down = (axes[..., columns].mT.flatten(1, 2) for columns in ([0, 0, 1], [1, 2, 2]))
-    if shifts is not None:
-        shifts = _table(shifts, "shifts", (*rotations.shape[:2], 3), patches).flip(2).repeat_interleave(3, 1)
-    return _cut(patches, rows, across, down, shifts, checked_int(size, "size", 1), checked_outside(outside))
+    return _cut(patches, rows, across, down, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def inplane_views(
@@ -91,7 +87,6 @@ def inplane_views(
     size: int = 32,
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
-    shifts: ArrayLike | None = None,
     rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
@@ -106,7 +101,6 @@ def inplane_views(
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in pixels of the slice: a number, or `(n,)`.
         outside: as in `orthogonal_views`.
-        shifts: `(n, s, 2)`, from the slice's centre to the view's, (x, y) in pixels of the slice.
         rows: as in `orthogonal_views`.
     """
     slices = checked_patches(slices, 3)
@@ -116,10 +110,8 @@ def inplane_views(
     cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.ones_like(angles)
     if flips is not None:
         sign = torch.where(_table(flips, "flips", tuple(angles.shape), slices) != 0, -1.0, 1.0)
-    if shifts is not None:
-        shifts = _table(shifts, "shifts", (*angles.shape, 2), slices).flip(2)
     across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
-    return _cut(slices, rows, across, down, shifts, checked_int(size, "size", 1), checked_outside(outside))
+    return _cut(slices, rows, across, down, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
@@ -184,13 +176,12 @@ def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches:
 
 
 def _cut(
-    patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
+    patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, size: int, outside: float | None
 ) -> Float[Tensor, "n views size size"]:
-    """Return views whose pixel (r, c) is the value at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
+    """Return views whose pixel (r, c) is the value at centre + c · across + r · down; vectors `(n, views, axes)`."""
     steps = torch.arange(size, device=patches.device) - (size - 1) / 2
     centre = (torch.tensor(patches.shape[1:], device=patches.device) - 1) / 2
-    middle = (centre if shifts is None else centre + shifts)[..., None]
-    along, aside = (across[..., None] * steps + middle).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
+    along, aside = (across[..., None] * steps + centre[:, None]).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
     on_cpu = patches.device.type == "cpu"
     most = max(1, torch.get_num_threads() * _BLOCK // (across.shape[1] * size**2) if on_cpu else len(rows))
     blocks = zip(rows.split(most), along.unsqueeze(3).split(most, 1), aside.unsqueeze(4).split(most, 1), strict=True)

@@ -49,8 +49,6 @@ class RandomViews:
         size: pixels along the sides of a view.
         spacing: millimetres from pixel to pixel.
         outside: as in `orthogonal_views`.
-        shift: largest random shift of the centre along each axis, millimetres; the same for all planes of a triplet.
-        scale: largest random relative change of the spacing, the same for all views of a patch: 0.1 is 0.9 … 1.1.
 
     Examples:
         >>> import torch
@@ -63,13 +61,9 @@ class RandomViews:
     size: int = 32
     spacing: float | int = 1.0
     outside: float | int | None = None
-    shift: float | int = 0.0
-    scale: float | int = 0.0
 
     def __post_init__(self) -> None:
         _check_settings(self)
-        checked_number(self.shift, "shift", 0, remedy="millimetres; 0 leaves it out")
-        checked_number(self.scale, "scale", 0, 0.999, "a share; 0 leaves it out")
 
     def __call__(
         self,
@@ -87,18 +81,13 @@ class RandomViews:
             rows: as in `orthogonal_views`; `spacing_mm` is theirs.
         """
         patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
-        source, n, axes = checked_generator(generator), len(rows), patches.ndim - 1
-        groups = self.views // 3 if axes == 3 else self.views
-        shifts = None
-        if self.shift:
-            shifts = _uniform((n, groups, axes), source, patches) * (spacing * self.shift / self.spacing)[:, None, None]
-        if self.scale:
-            spacing = spacing * (1 + self.scale * _uniform((n,), source, patches))
-        if axes == 3:
+        source, n = checked_generator(generator), len(rows)
+        if patches.ndim == 4:
+            groups = self.views // 3
             rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, shifts, rows)
-        angles, flips = math.pi * _uniform((n, groups), source, patches), _uniform((n, groups), source, patches) < 0
-        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, shifts, rows)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
+        angles, flips = (_uniform((n, self.views), source, patches) for _ in range(2))
+        return inplane_views(patches, math.pi * angles, flips < 0, self.size, spacing, self.outside, rows)
 
 
 @dataclass(frozen=True)
@@ -140,9 +129,9 @@ class FixedViews:
         patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
         if patches.ndim == 4:
             rotations = fixed_rotations(self.views // 3).expand(len(rows), -1, 3, 3)
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows=rows)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
         angles = torch.arange(self.views) * (2 * math.pi / self.views)
-        return inplane_views(patches, angles.expand(len(rows), -1), None, self.size, spacing, self.outside, rows=rows)
+        return inplane_views(patches, angles.expand(len(rows), -1), None, self.size, spacing, self.outside, rows)
 
 
 @torch.no_grad()

@@ -21,10 +21,19 @@ from torch import Tensor
 
 from ..arrays import checked_int
 from ..atomic_files import whole_file
-from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 from .npz import open_npz
 from .outlines import Mask, mask_of
-from .readings import NUM_NODULES, nodule_table, reading_table, scan_table
+from .readings import (
+    DATA,
+    NUM_NODULES,
+    OUTLINES,
+    READINGS,
+    SCANS,
+    nodule_table,
+    reading_table,
+    scan_table,
+    shipped_outlines,
+)
 
 FORMAT = 1  # version of the cached file: increase it when the same outlines give other volumes
 FEW = 100  # up to this number of nodules, volumes are computed without the cache

@@ -173,7 +173,7 @@ def write_patches(target: Path, table: DataFrame, shards: Mapping[Path, Shard], 
     }
     spacing = np.full(len(rows), _SPACING, np.float32)
     whole = folder / "archive.npz"  # in the shards' folder first, which the next run clears after a kill
-    write_archive(whole, patches, _ratings(rows), rows["patient_id"].to_numpy(dtype=str), spacing, columns)
+    write_archive(whole, patches, ratings_by_reader(rows), rows["patient_id"].to_numpy(dtype=str), spacing, columns)
     del patches
     (folder / "patches.npy").unlink()
     write_whole(folder / _NOTE, json.dumps([len(rows), *_state(whole)]))
@@ -202,7 +202,7 @@ def _state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _ratings(rows: DataFrame) -> NDArray[np.int8]:
+def ratings_by_reader(rows: DataFrame) -> NDArray[np.int8]:
     """Return each nodule's ratings, ascending, a column per reader, from the counts by rating; 0 for none."""
     counts = rows[RATINGS].to_numpy(dtype=int)
     readers = counts.sum(1)
