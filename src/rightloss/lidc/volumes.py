@@ -97,7 +97,7 @@ def _tables_digest() -> str:
     return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in (OUTLINES, READINGS, SCANS))).hexdigest()
 
 
-def _kept(path: Path, size: int) -> Drawn | None:
+def _kept(path: Path, size: int) -> VoxelVotes | None:
     """Return the result of an earlier call, or None if there is none or it is damaged."""
     try:
         file = open_npz(path)
@@ -105,10 +105,10 @@ def _kept(path: Path, size: int) -> Drawn | None:
     except (FileNotFoundError, ValueError, KeyError):
         return None
     fits = counts.shape == (NUM_NODULES,) and voxels.shape == votes.shape == (counts.sum(),)
-    return Drawn(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None
+    return VoxelVotes(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None
 
 
-def _keep(path: Path, drawn: Drawn) -> None:
+def _keep(path: Path, drawn: VoxelVotes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
@@ -120,7 +120,7 @@ def _keep(path: Path, drawn: Drawn) -> None:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class VoxelVotes:
     """The voxels of some nodules that at least one reader drew inside, with their votes, in sparse form.
 
     Attributes:
@@ -133,15 +133,15 @@ class Drawn:
     voxels: Int32[np.ndarray, " v"]
     votes: UInt8[np.ndarray, " v"]
 
-    def rows(self, wanted: Sequence[int]) -> Drawn:
+    def rows(self, wanted: Sequence[int]) -> VoxelVotes:
         """Return the voxels of these nodules, in this order."""
         counts = self.counts[list(wanted)]
         starts = (np.cumsum(self.counts) - self.counts)[list(wanted)]
         places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return Drawn(counts, self.voxels[places], self.votes[places])
+        return VoxelVotes(counts, self.voxels[places], self.votes[places])
 
 
-def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) -> Drawn:
+def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) -> VoxelVotes:
     """Compute the voxels of these nodules; `progress` is called with (done, total) after each."""
     voxels, votes = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
     for row, nodule in enumerate(nodules):
@@ -151,7 +151,7 @@ def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) ->
         if progress is not None:
             progress(row + 1, len(nodules))
     counts = np.array([len(part) for part in voxels[1:]], np.int32)
-    return Drawn(counts, np.concatenate(voxels), np.concatenate(votes))
+    return VoxelVotes(counts, np.concatenate(voxels), np.concatenate(votes))
 
 
 def contour_votes(nodule: int, size: int = 64) -> UInt8[np.ndarray, "d h w"]:

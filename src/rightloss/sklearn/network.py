@@ -18,12 +18,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..arrays import checked_number
+from ..arrays import checked_int, checked_number
 from ..extras import install
 from ..prevalence import Prevalence
-from .base import PopulationClassifier, checked_whole, training_prevalence
+from .base import PopulationClassifier, training_prevalence
 from .population import Population, is_unknown
-from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_shift
+from .rows import EVIDENCE, LabelledRows, UnlabelledFeatures, read_both, warn_of_shift
 
 try:
     import torch
@@ -159,12 +159,12 @@ class InformationGainMLPClassifier(PopulationClassifier):
         for name, smallest in least.items():
             checked_number(getattr(self, name), name, smallest, remedy="leave it out for the default")
         for name in ("max_iter", "n_iter_no_change", *(["batch_size"] if self.batch_size != "auto" else [])):
-            checked_whole(getattr(self, name), name)
+            checked_int(getattr(self, name), name, 1)
         sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, tuple | list) else [self.hidden_layer_sizes]
-        return tuple(checked_whole(size, "hidden_layer_sizes") for size in sizes)
+        return tuple(checked_int(size, "hidden_layer_sizes", 1) for size in sizes)
 
     def _train(
-        self, rows: LabelledRows, others: PopulationRows | None, prevalence: Prevalence, generator: torch.Generator
+        self, rows: LabelledRows, others: UnlabelledFeatures | None, prevalence: Prevalence, generator: torch.Generator
     ) -> None:
         """Train until the loss no longer improves."""
         linear = [each for each in self.network_ if isinstance(each, nn.Linear)]
@@ -190,7 +190,7 @@ class InformationGainMLPClassifier(PopulationClassifier):
             )
         self.loss_curve_, self.n_iter_ = losses, len(losses)
 
-    def _criterion(self, prevalence: Prevalence, others: PopulationRows | None) -> nn.Module:
+    def _criterion(self, prevalence: Prevalence, others: UnlabelledFeatures | None) -> nn.Module:
         streams: dict[str, Any] = {}
         if others is not None:
             streams = {"unlabelled_weight": others.mass, "unlabelled_evidence": others.evidence}

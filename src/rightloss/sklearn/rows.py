@@ -1,6 +1,6 @@
 """Check training rows in scikit-learn's form: features, class labels or votes, weights, and unlabelled rows.
 
-Stage: `X, y, sample_weight` as given → `LabelledRows`; `X_unlabelled` → `PopulationRows`, checked to go with them.
+Stage: `X, y, sample_weight` as given → `LabelledRows`; `X_unlabelled` → `UnlabelledFeatures`, checked to go with them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LabelledRows:
 
 
 @dataclass(frozen=True, eq=False)
-class PopulationRows:
+class UnlabelledFeatures:
     """Rows of the population.
 
     Attributes:
@@ -130,7 +130,7 @@ def read_both(
     mass: float | None,
     evidence: float,
     dtype: Any = np.float64,
-) -> tuple[LabelledRows, PopulationRows | None]:
+) -> tuple[LabelledRows, UnlabelledFeatures | None]:
     """Return labelled rows, and unlabelled ones if they are given and their weight is not 0.
 
     With unlabelled rows labels of one of two classes are enough.
@@ -149,7 +149,7 @@ def read_both(
         mass = len(features) / rows.total if mass is None else checked_number(mass, "unlabelled_weight", 0.0, remedy=remedy)
         remedy = "it is the number of people counted by class per unlabelled row; 0 for none, 3 is a good start"
         evidence = checked_number(evidence, "unlabelled_evidence", 0.0, remedy=remedy)
-        others = PopulationRows(features, mass, evidence) if mass > 0 else None
+        others = UnlabelledFeatures(features, mass, evidence) if mass > 0 else None
     unknown = is_unknown(population)
     if others is None and (unknown or not rows.class_totals().all()):
         what = "population='unknown'" if unknown else "one class alone labelled"
@@ -163,7 +163,7 @@ def read_both(
     return rows, others
 
 
-def warn_of_shift(rows: LabelledRows, others: PopulationRows, prevalence: Prevalence) -> None:
+def warn_of_shift(rows: LabelledRows, others: UnlabelledFeatures, prevalence: Prevalence) -> None:
     """Warn if p(x|y) differs between the labelled and the unlabelled rows; at most about 10,000 of each are used.
 
     There is no test for rows of only one class, or without a column that varies.

@@ -24,8 +24,8 @@ from .layers import CHANNELS, LowLevelBlock, checked_outputs, checked_widths, co
 from .metadata import MetadataBlock, WithMetadata
 
 FULL, SMALL = (64, 128, 256, 256), (32, 64, 64)  # channels after each layer of stride 2
-Pool = Literal["min", "max", "mean"]
-POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
+Pooling = Literal["min", "max", "mean"]
+POOLS: dict[Pooling, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
 
 
 class MultiViewNet(nn.Module):
@@ -49,7 +49,7 @@ class MultiViewNet(nn.Module):
     """
 
     def __init__(
-        self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pool = "max"
+        self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pooling = "max"
     ) -> None:
         super().__init__()
         self.pool = checked_choice(pool, "pool", POOLS)
@@ -85,7 +85,7 @@ class GatedNet(MultiViewNet):
         (torch.Size([5, 2]), torch.Size([5, 9, 32, 32]))
     """
 
-    def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pool = "max") -> None:
+    def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pooling = "max") -> None:
         super().__init__(low_level, body, body.num_features, num_outputs, pool)
 
     body: GatedBody
@@ -175,7 +175,7 @@ def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[
     return found.unflatten(0, views.shape[:2])
 
 
-def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n m"]:
+def pool_views(features: Float[Tensor, "n s m"], pool: Pooling) -> Float[Tensor, "n m"]:
     """Return the "min", "max" or "mean" over views, elementwise.
 
     Examples:
@@ -190,7 +190,7 @@ def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n
 def convnet(
     num_outputs: int | Likelihood = 2,
     *,
-    pool: Pool = "max",
+    pool: Pooling = "max",
     small: bool = False,
     pretrained: bool = True,
     frozen: bool | None = None,
@@ -222,7 +222,7 @@ def convnet(
 def inception_net(
     num_outputs: int | Likelihood = 2,
     *,
-    pool: Pool = "max",
+    pool: Pooling = "max",
     small: bool = False,
     pretrained: bool = True,
     frozen: bool | None = None,
@@ -267,7 +267,7 @@ def fully_convolutional_net(
 def gated_net(
     num_outputs: int | Likelihood = 2,
     *,
-    pool: Pool = "max",
+    pool: Pooling = "max",
     small: bool = False,
     pretrained: bool = True,
     frozen: bool | None = None,
