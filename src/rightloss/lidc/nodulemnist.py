@@ -80,8 +80,8 @@ def _check_part(file: Npz, part: str, check: bool) -> None:
         came = {name: f"{array.dtype}{list(array.shape)}" for name, array in list(file.members.items())[:10]}
         raise ValueError(
             f"Expected `{part}_images` of NoduleMNIST3D, {COUNTS[part]} uint8 cubes of 28³ or 64³, and `{part}_labels`, "
-            f"integers, but {file.path} has {came}: is it another file? check=False accepts cubes of any number and size; `read_archive` "
-            "reads nodule archives."
+            f"integers, but {file.path} has {came}: is it another file? check=False accepts any cubes; `read_archive` reads "
+            "nodule archives."
         )
 
 

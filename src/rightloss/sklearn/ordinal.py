@@ -95,10 +95,8 @@ class OrdinalClassifier(PopulationClassifier):
         outputs, own = likelihood.start(self.fitted_population_)
         begin = np.vstack([np.zeros((rows.features.shape[1], len(outputs))), outputs])
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
-        loss, free = (
-            _loss(likelihood, rows, self.sampling_ / self.population_),
-            len(own) == 0,
-        )  # otherwise the cutpoints are the intercept
+        loss = _loss(likelihood, rows, self.sampling_ / self.population_)
+        free = len(own) == 0  # otherwise the cutpoints are the intercept
         fit = lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, own, free, rows.weight)
         warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = fit.coefficients[:-1].T.copy(), fit.coefficients[-1].copy()
