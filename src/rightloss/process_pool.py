@@ -67,7 +67,7 @@ def run_jobs(
     pool = new_pool(min(workers, len(jobs)), _be_silent, context=_WithoutMainContext())
     try:
         with no_interrupts():  # the first call starts the processes
-            pending = {pool.schedule(_attempt, (function, job), timeout=timeout): job for job in jobs}
+            pending: dict[Any, Job] = {pool.schedule(_attempt, (function, job), timeout=timeout): job for job in jobs}
         while pending:
             for future in wait_for_some(pool, pending, 1.0):
                 yield pending.pop(future), _outcome(future, timeout)

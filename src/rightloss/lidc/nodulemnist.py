@@ -76,7 +76,7 @@ def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNI
 
 def _check_part(file: Npz, part: str, check: bool) -> None:
     found = [file.members[name] for name in (f"{part}_images", f"{part}_labels") if name in file.members]
-    if len(found) < 2 or not _fits(*found, COUNTS[part] if check else None):
+    if len(found) < 2 or not _fits(found[0], found[1], COUNTS[part] if check else None):
         came = {name: f"{array.dtype}{list(array.shape)}" for name, array in list(file.members.items())[:10]}
         raise ValueError(
             f"Expected `{part}_images` of NoduleMNIST3D, {COUNTS[part]} uint8 cubes of 28³ or 64³, and `{part}_labels`, "

@@ -10,8 +10,6 @@ What: every reading of the 1018 chest CT scans of LIDC-IDRI, by up to four radio
 Citation: Armato et al., Medical Physics 38(2):915–931, 2011. How it was made: `rightloss.lidc.build`. Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +44,7 @@ NUM_NODULES = 2651
 _OF_SCAN = ["patient_id", "study_uid", "series_uid", "slice_thickness", "slice_spacing", "pixel_spacing", "contrast"]
 
 
-def annotations() -> DataFrame:
+def annotations() -> "DataFrame":
     """Return a table of all 6859 readings, one per row.
 
     Columns:
@@ -68,7 +66,7 @@ def annotations() -> DataFrame:
     return reading_table().copy()
 
 
-def nodules() -> DataFrame:
+def nodules() -> "DataFrame":
     """Return a table of all 2651 nodules, one per row: groups of readings of one scan, see `build.group_readings`.
 
     Columns: those of `annotations` that belong to the scan; the means over the nodule's readings of the ratings (but
@@ -90,7 +88,7 @@ def scan_positions() -> dict[str, Float32[np.ndarray, " slices"]]:
 
 
 @cache
-def scan_table() -> DataFrame:
+def scan_table() -> "DataFrame":
     """Return the table of scans, read once; do not change it."""
     scans = _pandas().read_csv(DATA / SCANS)
     scans["contrast"] = scans["contrast"].astype(bool)
@@ -98,7 +96,7 @@ def scan_table() -> DataFrame:
 
 
 @cache
-def reading_table() -> DataFrame:
+def reading_table() -> "DataFrame":
     """Return the table of `annotations`, read once; do not change it."""
     readings = _pandas().read_csv(DATA / READINGS).merge(scan_table(), on="scan", how="left", validate="many_to_one")
     first = ["reading", "scan", "nodule", *_OF_SCAN]
@@ -106,7 +104,7 @@ def reading_table() -> DataFrame:
 
 
 @cache
-def nodule_table() -> DataFrame:
+def nodule_table() -> "DataFrame":
     """Return the table of `nodules`, made once; do not change it."""
     readings = reading_table()
     by_nodule = readings.groupby("nodule", sort=True)
@@ -118,7 +116,7 @@ def nodule_table() -> DataFrame:
     return frame.join(means).join(_centres(readings)).reset_index()
 
 
-def _centres(readings: DataFrame) -> DataFrame:
+def _centres(readings: "DataFrame") -> "DataFrame":
     """Return the mean of the readings' centres, weighted by their volumes."""
     weights = readings["volume_mm3"].groupby(readings["nodule"])
     share = readings["volume_mm3"] / weights.transform("sum")
