@@ -117,14 +117,12 @@ def inplane_views(
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
     """Return a tensor of real numbers that torch can gather; ValueError unless its number of axes is one of `axes`."""
     given = tensor_of(patches, "patches")
-    wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
-    if given.ndim not in axes or min(given.shape[1:]) < 2:
+    if given.ndim not in axes or min(given.shape[1:]) < 2 or given.is_complex():
+        wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
         raise ValueError(
-            f"Expected patches of shape {wanted}, at least two voxels along each axis, but got {tuple(given.shape)}: "
-            "stack them along a first axis, and leave out an axis of channels."
+            f"Expected patches of shape {wanted}, real numbers, at least two voxels along each axis, but got "
+            f"{tuple(given.shape)} of {given.dtype}: stack them along a first axis, and leave out an axis of channels."
         )
-    if given.is_complex():
-        raise ValueError(f"Expected patches of real numbers, but got {given.dtype}: take their magnitude.")
     return given.to(_WIDER.get(given.dtype, given.dtype))
 
 
@@ -146,13 +144,11 @@ def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, cou
     """Return a positive number for each of `count` examples, by default the patches; given is one for all or one for each."""
     count = len(patches) if count is None else count
     given = tensor_of(values, name).to(patches.device, torch.float32)
-    if given.shape not in ((), (count,)):
+    if given.shape not in ((), (count,)) or not bool(((given > 0) & given.isfinite()).all()):
         raise ValueError(
-            f"Expected `{name}` to be a number or of shape ({count},), but got shape {tuple(given.shape)}: "
-            "voxels are as long along all axes; resample patches in which they are not."
+            f"Expected `{name}` to be positive and finite, a number or of shape ({count},), but got {values!r}: it is the "
+            "distance of two pixels; resample patches in which it is not the same along all axes."
         )
-    if not bool(((given > 0) & given.isfinite()).all()):
-        raise ValueError(f"Expected `{name}` to be positive and finite, but got {values!r}: it is the distance of two pixels.")
     return given.expand(count)
 
 
@@ -165,13 +161,10 @@ def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches:
     """Return finite float32 numbers of this shape, on the patches' device; None in the shape is any length from 1."""
     given = tensor_of(values, name).detach().to(patches.device, torch.float32)
     fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
-    if not fits:
+    if not fits or not bool(given.isfinite().all()):
         wanted = ", ".join("s" if length is None else str(length) for length in shape)
-        raise ValueError(
-            f"Expected `{name}` of shape ({wanted}), but got {tuple(given.shape)}: give each example as many as it has views."
-        )
-    if not bool(given.isfinite().all()):
-        raise ValueError(f"Expected `{name}` to be finite, but got NaN or infinity: find out what made them.")
+        came = f"shape {tuple(given.shape)}" if not fits else "NaN or infinity"
+        raise ValueError(f"Expected finite `{name}` of shape ({wanted}), but got {came}: a number for each view.")
     return given
 
 
@@ -258,16 +251,12 @@ def fixed_rotations(n: int) -> Float[Tensor, "n 3 3"]:
 
 def checked_rotations(rotations: Tensor, n: int) -> Float[Tensor, "n t 3 3"]:
     """Return `rotations` for n examples; ValueError if their shape is wrong, or they mirror, stretch or shear."""
-    shape = tuple(rotations.shape) if isinstance(rotations, Tensor) else type(rotations).__name__
-    if not isinstance(rotations, Tensor) or rotations.ndim != 4 or rotations.shape[2:] != (3, 3) or len(rotations) != n:
+    fits = isinstance(rotations, Tensor) and rotations.ndim == 4 and rotations.shape[2:] == (3, 3) and rotations.shape[1] > 0
+    if not fits or len(rotations) != n or not rotations.is_floating_point():
+        came = f"{tuple(rotations.shape)} of {rotations.dtype}" if isinstance(rotations, Tensor) else type(rotations).__name__
         raise ValueError(
-            f"Expected `rotations` to be a tensor of shape ({n}, t, 3, 3), t for each example, but got {shape}: "
+            f"Expected `rotations` to be a tensor of floats of shape ({n}, t, 3, 3), t for each example, but got {came}: "
             "write random_rotations(n * t).unflatten(0, (n, t))."
-        )
-    if rotations.shape[1] == 0 or not rotations.is_floating_point():
-        raise ValueError(
-            f"Expected at least one rotation of floats for each example, but got {shape} of {rotations.dtype}: "
-            "one rotation gives three views."
         )
     wide = rotations.detach().double()
     error = (wide @ wide.mT - torch.eye(3, dtype=wide.dtype, device=wide.device)).abs().amax((2, 3))

@@ -196,15 +196,11 @@ def _log_mean(
 
 
 def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
-    if not isinstance(extra, tuple | list):
-        raise ValueError(f"Expected `extra` to be a tuple of tensors, but got {type(extra).__name__}: write extra=(metadata,).")
     found = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
     for number, each in enumerate(found):
         if each.shape[:1] != (n,):
-            raise ValueError(
-                f"Expected a row for each of the {n} patches in `extra`, but extra[{number}] has shape {tuple(each.shape)}: "
-                "take both from the same rows."
-            )
+            came = f"extra[{number}] has shape {tuple(each.shape)}: write extra=(metadata,), of the same rows"
+            raise ValueError(f"Expected a row for each of the {n} patches in `extra`, but {came}.")
     return found
 
 

@@ -184,14 +184,13 @@ class WithMetadata(nn.Module):
 
 
 def _check_metadata(metadata: Tensor, num_features: int) -> None:
-    if not isinstance(metadata, Tensor) or metadata.ndim != 2 or metadata.shape[1] != num_features:
-        came = f"shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
+    fits = isinstance(metadata, Tensor) and metadata.ndim == 2 and metadata.shape[1] == num_features
+    if not fits or not metadata.is_floating_point():
+        came = f"{metadata.dtype} of shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
         raise ValueError(
-            f"Expected metadata, a tensor of shape (n, {num_features}), but got {came}: a row per nodule, "
-            "with the columns that the block was made for."
+            f"Expected metadata, a tensor of floating-point numbers of shape (n, {num_features}), but got {came}: a row per "
+            "nodule, with the columns that the block was made for."
         )
-    if not metadata.is_floating_point():
-        raise ValueError(f"Expected metadata of floating-point numbers, but got {metadata.dtype}: metadata.float().")
 
 
 def _check_finite(metadata: Tensor) -> None:

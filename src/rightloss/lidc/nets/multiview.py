@@ -214,22 +214,14 @@ def convnet(
         >>> convnet(2, small=True)(torch.rand(5, 9, 32, 32)).shape
         torch.Size([5, 2])
     """
-    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
-    body = ConvBody(CHANNELS, SMALL if small else FULL, dropout, generator)
-    return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
+    return _net(ConvBody, num_outputs, pool, small, pretrained, frozen, dropout, generator)
 
 
 def inception_net(
     num_outputs: int | Likelihood = 2,
-    *,
-    pool: Pooling = "max",
-    small: bool = False,
-    pretrained: bool = True,
-    frozen: bool | None = None,
-    dropout: float = 0.1,
-    generator: torch.Generator | None = None,
+    **options: Any,
 ) -> MultiViewNet:
-    """Return the paper's InceptionNet: inception blocks of stride 2 on each view. Arguments as in `convnet`.
+    """Return the paper's InceptionNet: inception blocks of stride 2 on each view. Options as in `convnet`.
 
     Examples:
         >>> import torch
@@ -237,9 +229,7 @@ def inception_net(
         >>> inception_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
         torch.Size([5, 2])
     """
-    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
-    body = InceptionBody(CHANNELS, SMALL if small else FULL, dropout, generator)
-    return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
+    return _net(InceptionBody, num_outputs, **options)
 
 
 def fully_convolutional_net(
@@ -317,21 +307,31 @@ def metadata_net(
     return WithMetadata(convnet(num_outputs, generator=generator, **options), block)
 
 
+def _net(
+    kind: type[ConvBody | InceptionBody],
+    num_outputs: int | Likelihood,
+    pool: Pooling = "max",
+    small: bool = False,
+    pretrained: bool = True,
+    frozen: bool | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> MultiViewNet:
+    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
+    body = kind(CHANNELS, SMALL if small else FULL, dropout, generator)
+    return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
+
+
 def _check_views(views: Tensor) -> None:
     """Check shape and dtype always, and values if the host need not wait for an accelerator.
 
     Values slightly outside [0, 1] are accepted, for augmented images.
     """
-    if not isinstance(views, Tensor) or views.ndim != 4:
-        came = f"shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
+    if not isinstance(views, Tensor) or views.ndim != 4 or 0 in views.shape[1:] or not views.is_floating_point():
+        came = f"{views.dtype} of shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
         raise ValueError(
-            f"Expected views, a tensor of shape (n, s, h, w), but got {came}: for one view per nodule, images[:, None]."
-        )
-    if not views.is_floating_point():
-        raise ValueError(f"Expected views of floating-point numbers, but got {views.dtype}: scale them to [0, 1] first.")
-    if 0 in views.shape[1:]:
-        raise ValueError(
-            f"Expected at least one view of at least one pixel, but got shape {tuple(views.shape)}: cut views of 32×32, say."
+            f"Expected views, a tensor of floating-point numbers of shape (n, s, h, w), none of them 0, but got {came}: "
+            "scale them to [0, 1]; for one view per nodule, images[:, None]."
         )
     if views.numel() and not cannot_be_read(views):
         low, high = (float(end) for end in views.detach().aminmax())
