@@ -41,7 +41,51 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class RandomViews:
+class _Cutter:
+    """What random and fixed views share; a subclass says how they are oriented."""
+
+    views: int = 9
+    size: int = 32
+    spacing: float | int = 1.0
+    outside: float | int | None = None
+
+    def __post_init__(self) -> None:
+        checked_int(self.views, "views", 1)
+        checked_int(self.size, "size", 1)
+        checked_number(self.spacing, "spacing", 1e-6, remedy="millimetres between pixels")
+        checked_outside(self.outside)
+
+    def __call__(
+        self,
+        patches: ArrayLike,
+        generator: torch.Generator | None = None,
+        spacing_mm: float | int | ArrayLike = 1.0,
+        rows: Int64[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, "n views size size"]:
+        """Return views of `patches`, whose voxels are `spacing_mm` apart.
+
+        Args:
+            patches: `(n, d, h, w)` or `(n, h, w)`.
+            generator: as in `random_rotations`; fixed views do not use it.
+            spacing_mm: a number, or `(n,)`.
+            rows: as in `orthogonal_views`; `spacing_mm` is theirs.
+        """
+        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
+        if patches.ndim == 4:
+            rotations = self._rotations(len(rows), self.views // 3, generator, patches.device)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
+        angles, flips = self._turns(len(rows), generator, patches.device)
+        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, rows)
+
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        raise NotImplementedError
+
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomViews(_Cutter):
     """Random views, drawn in each call: triplets of orthogonal planes of volumes, turned and flipped copies of slices.
 
     Args:
@@ -57,41 +101,18 @@ class RandomViews:
         torch.Size([5, 9, 32, 32])
     """
 
-    views: int = 9
-    size: int = 32
-    spacing: float | int = 1.0
-    outside: float | int | None = None
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return random_rotations(n * triplets, generator, device).unflatten(0, (n, triplets))
 
-    def __post_init__(self) -> None:
-        _check_settings(self)
-
-    def __call__(
-        self,
-        patches: ArrayLike,
-        generator: torch.Generator | None = None,
-        spacing_mm: float | int | ArrayLike = 1.0,
-        rows: Int64[Tensor, " n"] | None = None,
-    ) -> Float[Tensor, "n views size size"]:
-        """Return views of `patches`, whose voxels are `spacing_mm` apart.
-
-        Args:
-            patches: `(n, d, h, w)` or `(n, h, w)`.
-            generator: as in `random_rotations`.
-            spacing_mm: a number, or `(n,)`.
-            rows: as in `orthogonal_views`; `spacing_mm` is theirs.
-        """
-        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
-        source, n = checked_generator(generator), len(rows)
-        if patches.ndim == 4:
-            groups = self.views // 3
-            rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
-        angles, flips = (_uniform((n, self.views), source, patches) for _ in range(2))
-        return inplane_views(patches, math.pi * angles, flips < 0, self.size, spacing, self.outside, rows)
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        source = checked_generator(generator)
+        on = "cpu" if source is None else source.device
+        angles, flips = (torch.rand((n, self.views), generator=source, device=on).to(device) * 2 - 1 for _ in range(2))
+        return math.pi * angles, flips < 0
 
 
 @dataclass(frozen=True)
-class FixedViews:
+class FixedViews(_Cutter):
     """Fixed views, equal in each call, for evaluation.
 
     Of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal first, up to 48 views; of slices any number of
@@ -110,28 +131,11 @@ class FixedViews:
         torch.Size([5, 3, 32, 32])
     """
 
-    views: int = 9
-    size: int = 32
-    spacing: float | int = 1.0
-    outside: float | int | None = None
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return fixed_rotations(triplets).expand(n, -1, 3, 3)
 
-    def __post_init__(self) -> None:
-        _check_settings(self)
-
-    def __call__(
-        self,
-        patches: ArrayLike,
-        generator: torch.Generator | None = None,
-        spacing_mm: float | int | ArrayLike = 1.0,
-        rows: Int64[Tensor, " n"] | None = None,
-    ) -> Float[Tensor, "n views size size"]:
-        """Return views, with the arguments of `RandomViews`; the generator is not used."""
-        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
-        if patches.ndim == 4:
-            rotations = fixed_rotations(self.views // 3).expand(len(rows), -1, 3, 3)
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
-        angles = torch.arange(self.views) * (2 * math.pi / self.views)
-        return inplane_views(patches, angles.expand(len(rows), -1), None, self.size, spacing, self.outside, rows)
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        return (torch.arange(self.views) * (2 * math.pi / self.views)).expand(n, -1), None
 
 
 @torch.no_grad()
@@ -204,21 +208,8 @@ def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
     return found
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches: Tensor) -> Tensor:
-    """Return uniform numbers in [−1, 1), drawn on the generator's device."""
-    drawn = torch.rand(shape, generator=generator, device="cpu" if generator is None else generator.device)
-    return drawn.to(patches.device) * 2 - 1
-
-
-def _check_settings(cutter: RandomViews | FixedViews) -> None:
-    checked_int(cutter.views, "views", 1)
-    checked_int(cutter.size, "size", 1)
-    checked_number(cutter.spacing, "spacing", 1e-6, remedy="millimetres between pixels")
-    checked_outside(cutter.outside)
-
-
 def _ready(
-    cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
+    cutter: _Cutter, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
 ) -> tuple[Tensor, Int64[Tensor, " n"], Float[Tensor, " n"]]:
     """Return the checked patches and rows to cut, and the spacing of a view's pixels in voxels of each patch."""
     patches = checked_patches(patches, 3, 4)

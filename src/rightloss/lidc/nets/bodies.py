@@ -39,15 +39,18 @@ class ConvBody(nn.Module):
     ) -> None:
         super().__init__()
         widths = checked_widths(widths)
-        self.layers = nn.Sequential(*conv_layers(channels, widths, [2] * len(widths), dropout))
+        self.layers = nn.Sequential(*self._layers(channels, widths, dropout))
         self.num_features = widths[-1]
         he_start(self, generator)
 
     def forward(self, features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m"]:
         return self.layers(features).mean((2, 3))
 
+    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
+        return conv_layers(channels, widths, [2] * len(widths), dropout)
 
-class InceptionBody(nn.Module):
+
+class InceptionBody(ConvBody):
     """`ConvBody` with inception blocks of stride 2 instead of convolutions.
 
     Args:
@@ -63,20 +66,12 @@ class InceptionBody(nn.Module):
         torch.Size([5, 128])
     """
 
-    def __init__(
-        self, channels: int, widths: Sequence[int], dropout: float = 0.1, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        widths, dropout = checked_widths(widths), checked_number(dropout, "dropout", 0, 0.99, "0 for none")
+    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
+        share, before = checked_number(dropout, "dropout", 0, 0.99, "0 for none"), checked_int(channels, "channels", 1)
         layers: list[nn.Module] = []
-        for before, after in zip([checked_int(channels, "channels", 1), *widths], widths, strict=False):
-            layers += [InceptionBlock(before, after), nn.Dropout2d(dropout)]
-        self.layers = nn.Sequential(*layers)
-        self.num_features = widths[-1]
-        he_start(self, generator)
-
-    def forward(self, features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m"]:
-        return self.layers(features).mean((2, 3))
+        for first, after in zip([before, *widths], widths, strict=False):
+            layers += [InceptionBlock(first, after), nn.Dropout2d(share)]
+        return layers
 
 
 class InceptionBlock(nn.Module):
