@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_consistent_length, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
 
 from ..arrays import checked_number
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
@@ -261,19 +261,12 @@ def _both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | N
 
 
 def _unlabelled_features(estimator: Any, X_unlabelled: Any, dtype: Any) -> np.ndarray:
-    """Return the features, or raise a ValueError that names the columns that are only in `X` or only in `X_unlabelled`."""
-    names, known = _get_feature_names(X_unlabelled), getattr(estimator, "feature_names_in_", None)
-    if names is not None and known is not None and list(names) != list(known):
-        missing, new = ([str(name) for name in a if name not in set(b)][:10] for a, b in ((known, names), (names, known)))
-        problem = f"{missing} are missing and {new} are not in `X`" if missing or new else "they are in another order"
-        raise ValueError(
-            f"Expected `X_unlabelled` to have the columns of `X`, but {problem}: select them as X_unlabelled[X.columns]."
-        )
     try:
         features: np.ndarray = validate_data(estimator, X_unlabelled, dtype=dtype, reset=False)
-    except ValueError as error:
+    except ValueError as error:  # that of scikit-learn names columns that are missing, new, or in another order
+        came = " ".join(str(error).split())
         raise ValueError(
-            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers "
-            "and without missing values."
+            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({came}): give the same columns, as numbers and "
+            "without missing values, such as X_unlabelled[X.columns]."
         ) from error
     return features
