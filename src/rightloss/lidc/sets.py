@@ -115,7 +115,7 @@ class NoduleSet:
     def subset(self, rows: ArrayLike) -> NoduleSet:
         """Return the set with only these rows: numbers or a mask."""
         numbers = row_numbers(rows, len(self))
-        by_row = {name: each for name, each in vars(self).items() if isinstance(each, Tensor | np.ndarray)}
+        by_row: dict[str, Any] = {name: each for name, each in vars(self).items() if isinstance(each, Tensor | np.ndarray)}
         return replace(self, **{name: each[numbers] for name, each in by_row.items()})
 
     def standardised(self, train_rows: ArrayLike) -> Float32[Tensor, "n d"]:
