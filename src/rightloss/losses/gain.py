@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,8 @@ class PriorTerms:
         plain: whether r = ρ, which makes every β 1.
         at_population: whether r = π.
         population: π_k; None in regression.
+        of_marginal: ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own
+            log p(y_n|w).
     """
 
     reference: Tensor
@@ -51,20 +52,20 @@ class PriorTerms:
     plain: bool
     at_population: bool
     population: Tensor | None = None
+    of_marginal: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        of_marginal = self.sampling - self.evidence * self.reference if self.evidence else None
+        object.__setattr__(self, "of_marginal", of_marginal)
 
     @property
     def cancels(self) -> bool:
         """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment."""
         return self.plain and self.evidence == 1
 
-    @cached_property
-    def of_marginal(self) -> Tensor | None:
-        """ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own log p(y_n|w)."""
-        return self.sampling - self.evidence * self.reference if self.evidence else None
-
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        parts = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         moved: dict[str, Any] = {name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)}
         return replace(self, **moved)
 
