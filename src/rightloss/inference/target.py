@@ -20,8 +20,8 @@ from torch.func import functional_call
 
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..losses.batch import LabelledBatch, Labels, class_batch, full_precision
-from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of, usable
+from ..losses.batch import LabelledBatch, Labels
+from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure_of, usable
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
 from ..losses.streams import PopulationRows, check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
@@ -269,9 +269,8 @@ class LogPosterior:
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
-        return replace(
-            self, criterion=InformationGainLoss(self.prevalence, self.likelihood, marginal, self.criterion.reference)
-        )
+        options = self.prevalence, self.likelihood, marginal, self.criterion.reference
+        return replace(self, criterion=InformationGainLoss(*options, nonfinite="nan"))
 
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
@@ -431,9 +430,7 @@ class LogPosterior:
         self, outputs: Tensor, y: Tensor, others: Tensor | None, group: dist.ProcessGroup | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
         """Return the batch and the prior terms of the classes; with outputs of unlabelled rows, those of the streams."""
-        assert isinstance(self.prevalence, Prevalence)
-        batch = class_batch(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
-        terms = self.class_terms(full_precision(outputs))
+        batch, terms = self.criterion.batch_and_terms(outputs, y, group)
         if others is None:
             return batch, terms
         tables = tables_of(batch, others, self.likelihood)
@@ -463,10 +460,7 @@ class LogPosterior:
         marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
         group, measure = sharing_group(None, True), None
-        if isinstance(prevalence, Prevalence):
-            batch, terms = self._batch(outputs, y, unlabelled, group)
-        else:
-            batch, terms = batch_and_terms(outputs, y, prevalence, likelihood, reference, -100, "nan", group)
+        batch, terms = self._batch(outputs, y, unlabelled, group)
         if unlabelled is None:
             measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
         likelihood = likelihood if unlabelled is None else Categorical()
@@ -478,7 +472,7 @@ class LogPosterior:
 
         def found() -> tuple[Tensor, Tensor | float]:
             outputs = self.model(x)
-            return class_log_sum(outputs, y, self.class_terms(full_precision(outputs)), self.likelihood)
+            return log_sum_of(outputs, y, self.class_terms(outputs), self.prevalence, self.likelihood)
 
         result: tuple[Tensor, Tensor | float] = self.at(params, found)
         return result
@@ -568,7 +562,7 @@ def _checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: An
     if loss is None or loss is InformationGainLoss:
         if pool is not None and marginal is not None:
             raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
-        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference), nonfinite="nan")
     if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
         raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
     given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]

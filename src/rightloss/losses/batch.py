@@ -190,6 +190,29 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
+def checked_batch(
+    outputs: Tensor,
+    target: Tensor,
+    prevalence: AnyPrevalence,
+    likelihood: Likelihood,
+    ignore_index: int | None = -100,
+    nonfinite: NonFinite = "raise",
+    group: dist.ProcessGroup | None = None,
+    sample_weight: Tensor | None = None,
+) -> LabelledBatch:
+    """Return a batch for classes, for several findings, or for regression."""
+    if isinstance(prevalence, Prevalence):
+        return class_batch(outputs, target, likelihood, prevalence.num_classes, ignore_index, nonfinite, sample_weight)
+    if isinstance(prevalence, MultilabelPrevalence):
+        return finding_batch(outputs, target, prevalence, ignore_index, nonfinite, sample_weight)
+    if sample_weight is not None:
+        raise ValueError(
+            "Expected no `sample_weight` in regression, but got one: the labels are also the support of the marginal; repeat "
+            "rows instead."
+        )
+    return regression_batch(outputs, target, likelihood, nonfinite, group)
+
+
 def class_batch(
     outputs: Tensor,
     target: Tensor,

@@ -35,9 +35,8 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch, full_precision
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, full_precision
 from .functional import (
-    batch_and_terms,
     cross_entropy,
     importance,
     likelihood_of,
@@ -48,7 +47,7 @@ from .functional import (
     rows_given,
     usable,
 )
-from .gain import PriorTerms, at_reference, class_terms, finding_terms, log_mean_prediction
+from .gain import PriorTerms, at_reference, log_mean_prediction, prior_terms
 from .monitor import FindingMonitors, Kind, Monitor
 from .streams import EVIDENCE, PopulationRows, Tables, evidence_decay, tables_of
 
@@ -100,7 +99,7 @@ class _Loss(nn.Module):
             self._set_population(self.population)
             self.monitor = Monitor(*self._quiet)
         elif isinstance(prevalence, MultilabelPrevalence):
-            self._set_terms(finding_terms(prevalence, reference, torch.empty(0, dtype=torch.float64)))
+            self._set_terms(prevalence, reference)
             self.monitor = FindingMonitors(prevalence.names, *self._quiet)
 
     @property
@@ -155,7 +154,7 @@ class _Loss(nn.Module):
         rows = None
         if unlabelled is not None or not self._all_sampled or self._unknown:
             rows = self._rows(unlabelled, group)
-        batch, terms = self._batch_and_terms(logits, target, group, sample_weight)
+        batch, terms = self.batch_and_terms(logits, target, group, sample_weight)
         if rows is None:
             loss = self._labelled_loss(batch, terms, group)
         else:
@@ -195,27 +194,26 @@ class _Loss(nn.Module):
         """Return the estimator of q of the streams, or of the classes where r = π; None if none is used."""
         return None
 
-    def _batch_and_terms(
-        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None
+    def batch_and_terms(
+        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
-        prevalence, likelihood, options = self._prevalence, self.likelihood, (self.ignore_index, self.nonfinite)
-        if isinstance(prevalence, Prevalence):
-            batch = class_batch(logits, target, likelihood, prevalence.num_classes, *options, sample_weight)
+        """Return the checked batch, and the prior terms of its labels."""
+        options = self._prevalence, self.likelihood, self.ignore_index, self.nonfinite, group, sample_weight
+        batch = checked_batch(logits, target, *options)
+        if batch.support is None:
             return batch, self.terms(logits)
-        if isinstance(prevalence, MultilabelPrevalence):
-            return finding_batch(logits, target, prevalence, *options, sample_weight), self.terms(logits)
-        return batch_and_terms(logits, target, prevalence, likelihood, self._reference, *options, group, sample_weight)
+        return batch, prior_terms(self._prevalence, self._reference, logits, batch.support)
 
     def _set_population(self, population: Tensor) -> None:
         """Set π, and compute the prior terms."""
         assert isinstance(self._prevalence, Prevalence)
         known = self._prevalence.retarget(population) if self._unknown else self._prevalence
         reference = population if self._at_population else self._reference
-        self._set_terms(class_terms(known, reference, torch.empty(0, dtype=torch.float64)))
+        self._set_terms(known, reference)
 
-    def _set_terms(self, double: PriorTerms) -> None:
+    def _set_terms(self, prevalence: AnyPrevalence, reference: Any) -> None:
         """Keep the prior terms in float64, and in float32."""
-        cpu = torch.device("cpu")
+        cpu, double = torch.device("cpu"), prior_terms(prevalence, reference, torch.empty(0, dtype=torch.float64))
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
     def _rows(self, unlabelled: Tensor | PopulationRows | None, group: dist.ProcessGroup | None) -> PopulationRows | None:
