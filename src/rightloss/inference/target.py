@@ -20,10 +20,18 @@ from torch.func import functional_call
 
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..losses.batch import LabelledBatch, Labels
+from ..losses.batch import LabelledBatch, Labels, checked_batch
 from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure_of, usable
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
-from ..losses.streams import PopulationRows, check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
+from ..losses.streams import (
+    PopulationRows,
+    check_unlabelled_weight,
+    stream_batch,
+    stream_columns,
+    stream_labels,
+    stream_terms,
+    tables_of,
+)
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
@@ -411,6 +419,19 @@ class LogPosterior:
         table = batch.outputs if others is not None else self.likelihood.table(batch.rows())
         gain = self.gains_of(table, batch.labels, terms, log_marginal)
         return gain.sum() / (batch.labels.count if batch.examples is None else batch.examples)
+
+    def labels_of(self, outputs: Tensor, y: Tensor | None, others: int = 0) -> Labels:
+        """Return the checked labels of the rows of `outputs`; with `others` unlabelled rows after them, those of the streams.
+
+        Without labels every row is of class 0.
+        """
+        if y is None:
+            y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
+        labels = checked_batch(outputs, y, self.prevalence, self.likelihood).labels
+        if not others:
+            return labels
+        multiple = self.unlabelled_mass * labels.count / others
+        return stream_labels(labels, others, self.class_terms(outputs).sampling > 0, multiple)
 
     def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
         """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -161,6 +162,14 @@ class Labels:
         if self.valid is None:
             return None if self.multiples is None else self.multiples.to(dtype)
         return self.mask(self.valid.to(dtype))
+
+    def counted_votes(self, like: Tensor) -> Float[Tensor, "*sets n k"]:
+        """Return v_nk times the multiple of each row, in the dtype of `like`; rows of 0 where ignored."""
+        if self.index is None:
+            assert self.votes is not None
+            return self.votes.to(like) if self.multiples is None else (self.votes * self.multiples.unsqueeze(-1)).to(like)
+        votes, counted = F.one_hot(self.index, self.size).to(like), self.row_weights(like.dtype)
+        return votes if counted is None else votes * counted.unsqueeze(-1)
 
     def in_sets(self, sets: int) -> Labels:
         """Return the labels `(sets · n,)`, ordered by set, as `(sets, n)`."""
