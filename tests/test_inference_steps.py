@@ -14,8 +14,9 @@ from members import assert_refused, generator
 from torch import nn
 
 from rightloss.inference import Diverged
-from rightloss.inference.distributions import Layout
-from rightloss.inference.steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from rightloss.inference.distributions import Layout, check_finite
+from rightloss.inference.steps import positive_number, steps_of
+from rightloss.tensors import in_mode, own_random
 
 
 def test_a_bar_goes_to_stderr_on_request_and_else_to_a_terminal_alone(capsys: Any) -> None:

@@ -18,14 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..prevalence import Prevalence
-from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
+from ..tensors import in_mode, own_random
+from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
 from .joint_model import JointModel
-from .map import Search, most_probable, one_draw, rows_on
+from .map import Search, most_probable, one_draw
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import check_finite, in_mode, own_random
 from .target import LIKELIHOOD, LogPosterior, inference_method
 
 _COVARIANCES = ("full", "diagonal", "last-layer")
@@ -180,7 +180,7 @@ class _Expander:
         self.target, self.data, self.diagonal, self.curvature, self.device = target, data, diagonal, curvature, device
         self.layout = Layout.of({name: value for name, value in target.parameters().items() if name in names})
         self.wide = _wide
-        target = rows_on(target, data[0].device)
+        target = target.on(data[0].device)
         state = self._state(target.parameters())
         with in_mode(target.model, False):
             try:

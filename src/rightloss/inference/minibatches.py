@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
+from ..arrays import checked_int
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
-from ..tensors import as_input, tensor_of
-from .steps import ordinary, whole_number
+from ..tensors import as_input, ordinary, tensor_of
 
 Pair = tuple[Tensor, Tensor]
 Batch = tuple[Any, ...]  # x and labels, and unlabelled x where a minibatch has some
@@ -87,7 +87,7 @@ class Minibatches:
             data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
         self.x, self.y = _pair(data, device, like)
         self.num_data = len(self.y)
-        self.batch_size = len(self.y) if batch_size is None else min(whole_number(batch_size, "batch_size"), len(self.y))
+        self.batch_size = len(self.y) if batch_size is None else min(checked_int(batch_size, "batch_size", 1), len(self.y))
         if isinstance(prevalence, Prevalence):
             check_mix(self.y, prevalence)
             self.num_data = int(counting(self.y).sum())

@@ -16,18 +16,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import checked_int
 from ..extras import install
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
+from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
-from .distributions import DenseGaussian, Distribution, Layout, Particles
+from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import likelihood_terms
 from .laplace import gaussian_of_layer
-from .map import rows_on
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from .steps import positive_number, steps_of
 from .target import LogPosterior, inference_method
 
 LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data
@@ -83,13 +84,13 @@ def nuts(
         >>> posterior.distribution.draws.shape
         torch.Size([10, 4])
     """
-    draws, warmup, chains = whole_number(draws, "draws", 4), whole_number(warmup, "warmup", 20), whole_number(chains, "chains")
+    draws, warmup, chains = checked_int(draws, "draws", 4), checked_int(warmup, "warmup", 20), checked_int(chains, "chains", 1)
     if positive_number(target_accept, "target_accept") >= 1:
         raise ValueError(f"Expected `target_accept` to be below 1, but got {target_accept}: 0.8 is usual, 0.95 careful.")
     layout = Layout.of(target.parameters())
     if layout.size > LARGEST:
         raise ValueError(f"Expected at most {LARGEST} weights for nuts, but got {layout.size}: use sghmc.")
-    options = {"max_tree_depth": whole_number(max_tree_depth, "max_tree_depth"), "target_accept_prob": target_accept}
+    options = {"max_tree_depth": checked_int(max_tree_depth, "max_tree_depth", 1), "target_accept_prob": target_accept}
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
         batches = Minibatches(data, None, None, device, target.prevalence, target.model)
@@ -207,7 +208,7 @@ def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
     """Return the target with p(y|w) over its own pool, or else over each batch, which is all data here."""
     if target.marginal is not None:
         return target.with_marginal(BatchMarginal())
-    return rows_on(target, device)
+    return target.on(device)
 
 
 def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:

@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from ..tensors import in_mode
 from .distributions import DiagonalGaussian, Distribution
 from .joint_model import JointModel
 from .laplace import laplace_from
@@ -24,7 +25,7 @@ from .map import Search, reset_marginal
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import in_mode, positive_number
+from .steps import positive_number
 from .target import LogPosterior, inference_method
 from .vi import variational
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..arrays import checked_int
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.batch import LabelledBatch, Labels, checked_batch
@@ -35,12 +36,11 @@ from ..losses.streams import (
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
-from ..tensors import as_input, tensor_of
+from ..tensors import as_input, in_mode, ordinary, tensor_of
 from .exact_mix import exact_gain
 from .joint_model import JointModel
 from .minibatches import UnlabelledRows, check_mix
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import in_mode, ordinary, whole_number
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -160,7 +160,7 @@ def log_posterior(
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
-    num_data = None if num_data is None else whole_number(num_data, "num_data")
+    num_data = None if num_data is None else checked_int(num_data, "num_data", 1)
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
@@ -275,6 +275,10 @@ class LogPosterior:
             pool = x, None if y is None else y.to(x.device)
         return replace(self, pool=pool, unlabelled=unlabelled)
 
+    def on(self, device: str | torch.device | None) -> LogPosterior:
+        """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
+        return self if device is None else self.with_rows(lambda x: x.to(device))
+
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
         options = self.prevalence, self.likelihood, marginal, self.criterion.reference
@@ -347,7 +351,7 @@ class LogPosterior:
 
     def class_terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms of the classes: r, ρ, κ and offsets."""
-        terms: PriorTerms = self.criterion.terms(like)
+        terms: PriorTerms = self.criterion.prior_terms.like(like)
         return terms
 
     def terms(self, like: Tensor) -> PriorTerms:
@@ -357,7 +361,7 @@ class LogPosterior:
 
     def columns(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n s"]:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
-        return table if self.unlabelled is None else stream_columns(table, self.criterion.terms(table).sampling > 0)
+        return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
     def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
@@ -665,7 +669,7 @@ def _checked_unlabelled(
 ) -> UnlabelledRows | None:
     """Return the rows; None if there are none with a positive weight."""
     weight = None if weight is None else check_unlabelled_weight(weight)
-    size = None if batch_size is None else whole_number(batch_size, "unlabelled_batch_size")
+    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
     if unlabelled is None:
         return None
     if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..arrays import map_of, rows_of
 from ..likelihoods import Bernoulli, Findings, Likelihood
-from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
+from ..marginals import gather_ranks, sum_over_ranks
 from ..prevalence import (
     AnyPrevalence,
     ContinuousPrevalence,
@@ -25,6 +25,7 @@ from ..prevalence import (
     PrevalenceWarning,
     check_findings,
 )
+from ..tensors import cannot_be_read
 from ..tensors import full_precision as full_precision
 
 NonFinite = Literal["raise", "nan"]
@@ -69,6 +70,17 @@ class LabelledBatch:
         if loss.ndim == 2:
             return map_of(loss.T, (self.shape[0], self.shape[1], *self.shape[2:]))
         return loss.reshape(self.shape)
+
+    def cross_entropy(self, offset: Tensor | None, reduction: Reduction) -> Tensor:
+        """Return that of a softmax of logits + offset and int labels, by torch's function; nothing is ignored or weighted."""
+        logits = check_finite_rows(full_precision(self.outputs), self.nonfinite)
+        if offset is not None:
+            logits = logits + (offset if logits.ndim == 2 else offset.view(-1, *(1 for _ in logits.shape[2:])))
+        assert self.labels.index is not None
+        target = self.labels.index if logits.ndim == 2 else self.labels.index.view(self.shape)
+        if reduction == "mean" and self.examples is not None:
+            return F.cross_entropy(logits, target, reduction="sum") / self.examples
+        return F.cross_entropy(logits, target, reduction=reduction)
 
     def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | float | Tensor:
         """Return the divisor of a mean; with several ranks, the average count per rank."""

@@ -33,7 +33,7 @@ from .batch import (
     checked_batch,
     full_precision,
 )
-from .fused import LARGE, fused_cross_entropy, fused_loss, plain_cross_entropy
+from .fused import LARGE, fused_cross_entropy, fused_loss
 from .gain import (
     PriorTerms,
     at_reference,
@@ -405,8 +405,8 @@ def cross_entropy(
         if (fused := fused_cross_entropy(batch, log_offset, reduction)) is not None:
             return fused
     if plain and batch.examples is None:
-        return plain_cross_entropy(batch, log_offset, reduction)
-    rows = labels.mask(plain_cross_entropy(batch, log_offset, "none").flatten())
+        return batch.cross_entropy(log_offset, reduction)
+    rows = labels.mask(batch.cross_entropy(log_offset, "none").flatten())
     return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction, group)
 
 

@@ -19,12 +19,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..arrays import map_of, rows_of
 from ..likelihoods import Categorical
-from .batch import LabelledBatch, Labels, Reduction, check_finite_rows, full_precision, raise_nonfinite
+from .batch import LabelledBatch, Labels, Reduction, full_precision, raise_nonfinite
 from .gain import PriorTerms, example_log_weights, gain_of_rows
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level cache of two cores
@@ -59,21 +58,8 @@ def fused_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: 
         loss, gradient = _blocks_of_cross_entropy(batch, offset, reduction, _needs_gradient(batch))
     if loss is None or gradient is None:
         return loss
-    again = partial(_blocks_of_cross_entropy, keep=True), plain_cross_entropy, (offset, reduction)
+    again = partial(_blocks_of_cross_entropy, keep=True), LabelledBatch.cross_entropy, (offset, reduction)
     return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)  # type: ignore[no-any-return]
-
-
-def plain_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: Reduction) -> Tensor:
-    """Return the same by torch's own function, per row if not reduced."""
-    logits = check_finite_rows(full_precision(batch.outputs), batch.nonfinite)
-    if offset is not None:
-        logits = logits + (offset if logits.ndim == 2 else offset.view(-1, *(1 for _ in logits.shape[2:])))
-    index = batch.labels.index
-    assert index is not None
-    target = index if logits.ndim == 2 else index.view(batch.shape)
-    if reduction == "mean" and batch.examples is not None:
-        return F.cross_entropy(logits, target, reduction="sum") / batch.examples
-    return F.cross_entropy(logits, target, reduction=reduction)
 
 
 def _needs_gradient(batch: LabelledBatch) -> bool:

@@ -41,6 +41,7 @@ class PriorTerms:
         population: π_k; None in regression.
         of_marginal: ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own
             log p(y_n|w).
+        cancels: whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
     """
 
     reference: Tensor
@@ -53,15 +54,20 @@ class PriorTerms:
     at_population: bool
     population: Tensor | None = None
     of_marginal: Tensor | None = field(init=False)
+    cancels: bool = field(init=False)
+    _copies: dict[tuple[torch.device, torch.dtype], PriorTerms] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         of_marginal = self.sampling - self.evidence * self.reference if self.evidence else None
         object.__setattr__(self, "of_marginal", of_marginal)
+        object.__setattr__(self, "cancels", self.plain and self.evidence == 1)
 
-    @property
-    def cancels(self) -> bool:
-        """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment."""
-        return self.plain and self.evidence == 1
+    def like(self, logits: Tensor) -> PriorTerms:
+        """Return a copy on the device of the logits, in float64 if they are, and else in float32; it is kept."""
+        key = logits.device, torch.float64 if logits.dtype == torch.float64 else torch.float32
+        if key not in self._copies:
+            self._copies[key] = self.to(*key)
+        return self._copies[key]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""

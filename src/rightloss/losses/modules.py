@@ -35,7 +35,7 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, full_precision
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
 from .functional import (
     cross_entropy,
     importance,
@@ -83,12 +83,13 @@ class _Loss(nn.Module):
         self.unlabelled_weight, self.unlabelled_evidence = rows.weight, rows.evidence
         self._prevalence, self.reduction, self.ignore_index, self.nonfinite = prevalence, reduction, ignore_index, nonfinite
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
+        self._num_classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         self._unknown = isinstance(prevalence, Prevalence) and prevalence.is_unknown
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
             reference = tensor_of(frequencies(reference, "reference", prevalence.num_classes))
         self._reference = reference
-        self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
+        self.prior_terms: PriorTerms  # in float64; not in regression
         self.population_marginal: RunningMarginal | None = None
         self.monitor: Monitor | FindingMonitors | None = None
         self._all_sampled = True
@@ -169,12 +170,7 @@ class _Loss(nn.Module):
 
     def terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms r, ρ, κ and offsets, in the dtype and on the device of the logits `like`."""
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        found = self._terms.get((like.device, dtype))
-        if found is None:
-            found = self._terms[torch.device("cpu"), torch.float64].to(like.device, dtype)
-            self._terms[like.device, dtype] = found
-        return found
+        return self.prior_terms.like(like)
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, ...] | None, Float[Tensor, ...] | None]:
         """Return the offset of the table and the weights of the labels, for the cross-entropy part of the loss.
@@ -198,8 +194,11 @@ class _Loss(nn.Module):
         self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
         """Return the checked batch, and the prior terms of its labels."""
-        options = self._prevalence, self.likelihood, self.ignore_index, self.nonfinite, group, sample_weight
-        batch = checked_batch(logits, target, *options)
+        options = self.ignore_index, self.nonfinite
+        if self._num_classes is not None:
+            batch = class_batch(logits, target, self.likelihood, self._num_classes, *options, sample_weight)
+            return batch, self.prior_terms.like(logits)
+        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options, group, sample_weight)
         if batch.support is None:
             return batch, self.terms(logits)
         return batch, prior_terms(self._prevalence, self._reference, logits, batch.support)
@@ -212,9 +211,9 @@ class _Loss(nn.Module):
         self._set_terms(known, reference)
 
     def _set_terms(self, prevalence: AnyPrevalence, reference: Any) -> None:
-        """Keep the prior terms in float64, and in float32."""
-        cpu, double = torch.device("cpu"), prior_terms(prevalence, reference, torch.empty(0, dtype=torch.float64))
-        self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
+        """Compute the prior terms in float64, and in float32, in which compiled graphs read them."""
+        self.prior_terms = prior_terms(prevalence, reference, torch.empty(0, dtype=torch.float64))
+        self.prior_terms.like(torch.empty(0))
 
     def _rows(self, unlabelled: Tensor | PopulationRows | None, group: dist.ProcessGroup | None) -> PopulationRows | None:
         """Return the unlabelled rows to use, or raise a ValueError if they are required, or of no use to this loss."""

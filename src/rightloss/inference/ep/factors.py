@@ -23,7 +23,6 @@ from ...prevalence import Prevalence
 from ..distributions import Layout
 from ..fisher import loss_mix
 from ..joint_model import JointModel
-from ..map import rows_on
 from ..priors import Params
 from ..target import LogPosterior
 from .sites import (
@@ -79,7 +78,7 @@ def factors_of(
     target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
 ) -> Factors:
     """Return the factors of the data; with `stochastic`, the examples of a class share a site."""
-    target = rows_on(target, data[0].device)
+    target = target.on(data[0].device)
     examples = _shuffled(_with_unlabelled(target, net, head, _examples(target, net, head, *data)), seed)
     features, setting = examples.features, target.terms(examples.features)
     likelihood = copy.deepcopy(net.likelihood)

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from ...arrays import checked_int
 from ...prevalence import Prevalence
+from ...tensors import own_random
 from ..diagnostics import judge_gaussian
 from ..distributions import DenseGaussian, Diverged
 from ..joint_model import JointModel
@@ -20,7 +22,7 @@ from ..map import map_estimate
 from ..minibatches import Data, Device, Minibatches
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
-from ..steps import own_random, positive_number, steps_of, whole_number
+from ..steps import positive_number, steps_of
 from ..target import LogPosterior, inference_method
 from .factors import Factors, Head, SiteGroup, factors_of, head_of
 from .sites import GaussianMoments, NaturalParameters
@@ -96,8 +98,8 @@ def expectation_propagation(
         True
     """
     power, damping, tolerance = _share(power, "power"), _share(damping, "damping"), positive_number(tolerance, "tolerance")
-    iterations, draws = whole_number(iterations, "iterations"), whole_number(draws, "draws")
-    size = None if batch_size is None else whole_number(batch_size, "batch_size")
+    iterations, draws = checked_int(iterations, "iterations", 1), checked_int(draws, "draws", 1)
+    size = None if batch_size is None else checked_int(batch_size, "batch_size", 1)
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
     if target.exact:
