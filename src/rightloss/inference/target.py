@@ -189,6 +189,9 @@ class LogPosterior:
         unlabelled: unlabelled rows, one more stream of the likelihood.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
+        prevalence: π, ρ and κ.
+        likelihood: outputs → table.
+        gains: whether the likelihood is the information gain, and not another loss.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -208,12 +211,18 @@ class LogPosterior:
     unlabelled: UnlabelledRows | None = None
     intercept: str | None = None
     exact: bool = False
+    prevalence: Prevalence | ContinuousPrevalence = field(init=False, repr=False)
+    likelihood: Likelihood = field(init=False, repr=False)
+    gains: bool = field(init=False, repr=False)
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
     _inference: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prevalence", self.criterion.prevalence)
+        object.__setattr__(self, "likelihood", self.criterion.likelihood)
+        object.__setattr__(self, "gains", isinstance(self.criterion, InformationGainLoss))
         object.__setattr__(self, "_joint", _Joint(self.model, self.criterion.likelihood))
         object.__setattr__(self, "_names", frozenset(_trainable(self.model, self.criterion)))
         object.__setattr__(self, "_known", frozenset(name for name, _ in _all_named(self._joint)))
@@ -222,21 +231,6 @@ class LogPosterior:
         if self.unlabelled is not None and self.marginal is not None:
             assert isinstance(self.prevalence, Prevalence)
             self.marginal.prepare(int((self.prevalence.sampling > 0).sum()) + 1)
-
-    @property
-    def prevalence(self) -> Prevalence | ContinuousPrevalence:
-        """π, ρ and κ."""
-        return self.criterion.prevalence
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """Outputs → table."""
-        return self.criterion.likelihood
-
-    @property
-    def gains(self) -> bool:
-        """Whether the likelihood is the information gain, and not another loss."""
-        return isinstance(self.criterion, InformationGainLoss)
 
     @property
     def marginal(self) -> Marginal | None:

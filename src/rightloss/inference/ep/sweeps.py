@@ -42,7 +42,6 @@ def expectation_propagation(
     mode: Posterior | Params | None = None,
     power: float = 1.0,
     damping: float = 0.5,
-    stochastic: bool = False,
     iterations: int = 200,
     tolerance: float = 1e-3,
     draws: int = 512,
@@ -71,12 +70,11 @@ def expectation_propagation(
             the intercept, or a hyperplane separates the classes, EP may not converge. Then α is divided by four, repeatedly if
             necessary; standard deviations may then be too small, as in variational inference.
         damping: the fraction of a site's change to apply.
-        stochastic: use one site for all examples of a class, instead of one for each: less memory, less exact.
         iterations: maximum number of sweeps; each updates all sites once.
         tolerance: stop when no mean changes by more, in standard deviations, and no log standard deviation.
         draws: number of draws of the weights, for the marginal, and of the outputs, for the examples; with up to three
             dimensions, quadrature is used instead.
-        batch_size: number of examples to update together; None for all. The result is the same. `stochastic` always uses all.
+        batch_size: number of examples to update together; None for all. The result is the same.
         seed: seed of the draws, and of `map_estimate`.
         device: where to compute, in float64; None: where model and data are.
         progress: whether to show a progress bar; None for only on a terminal.
@@ -114,7 +112,7 @@ def expectation_propagation(
     fixed = {name: value.clone() for name, value in net.own().items() if name not in head.names}
     with torch.no_grad(), own_random(seed):
         natural = head.prior(target, net.own())
-        factors = factors_of(target, net, head, batches.whole(), stochastic, draws, seed)
+        factors = factors_of(target, net, head, batches.whole(), draws, seed)
 
     def found(q: GaussianMoments, record: Mapping[str, Any]) -> Posterior:
         return posterior_of(target, _gaussian(q, head), head.layout, fixed, record=record)
