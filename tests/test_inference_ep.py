@@ -34,7 +34,6 @@ from rightloss.inference.distributions import Layout
 from rightloss.inference.ep import sweeps as propagation_module
 from rightloss.inference.ep.factors import factors_of, head_of, output_table
 from rightloss.inference.ep.sites import (
-    ExampleFactors,
     ExampleSites,
     MarginalSites,
     NaturalParameters,
@@ -151,10 +150,10 @@ class _Measured:
 @pytest.mark.parametrize("power", [1.0, 0.01])
 def test_sites_of_gaussian_factors_become_these_factors(outputs: int, power: float) -> None:
     features, size = torch.randn(7, 3, dtype=torch.float64, generator=generator(2)), 3 * outputs
-    rows = ExampleFactors(features, torch.ones(7, 1, dtype=torch.float64), _Measured(), normal_points(outputs, 16, 0))
+    ones, points = torch.ones(7, 1, dtype=torch.float64), normal_points(outputs, 16, 0)
     own = NaturalParameters(torch.zeros(7, outputs, outputs, dtype=torch.float64), torch.zeros(7, outputs, dtype=torch.float64))
     prior = NaturalParameters(torch.eye(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
-    sites, natural, q = ExampleSites(rows, own), prior, prior.moments()
+    sites, natural, q = ExampleSites(features, ones, _Measured(), points, own), prior, prior.moments()
     assert q is not None
     for _ in range(60):
         moved = propagation_module._moved(natural, q, [(sites, 1.0)], power, 0.5)
