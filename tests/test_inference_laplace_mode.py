@@ -289,7 +289,7 @@ def test_mode_can_be_search_or_model_or_given() -> None:
         assert laplace(fresh, PROBLEM.data, mode=given).record["mode"] == "as given"
     refused: list[Any] = ["models", 3, True]
     for given in refused:
-        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be one of model, search, a Posterior")
+        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be 'model', 'search' or None")
 
 
 @pytest.mark.long

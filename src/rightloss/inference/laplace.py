@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import checked_choice
 from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
@@ -28,9 +29,6 @@ from .posterior import Posterior, posterior_of
 from .priors import Params
 from .target import LIKELIHOOD, LogPosterior, inference_method
 
-_COVARIANCES = ("full", "diagonal", "last-layer")
-_MODES = ("model", "search")
-_CURVATURES = ("hessian", "fisher")
 _LARGEST = 20_000  # maximum number of weights for a full covariance: 3 GB
 _SEARCHED = "found by a search"
 _NEWTON = 300  # maximum number of weights for a search by Newton's method, which needs about ten Hessians
@@ -461,21 +459,16 @@ def _names_in(target: LogPosterior, names: tuple[str, ...], layer: str | None) -
 def _check(
     target: LogPosterior, covariance: object, curvature: object, layer: object, mode: object, linearised: object
 ) -> None:
-    if covariance not in _COVARIANCES:
-        raise ValueError(f"Expected `covariance` to be one of {', '.join(_COVARIANCES)}, but got {covariance!r}: choose one.")
-    if curvature not in (None, *_CURVATURES):
-        raise ValueError(f"Expected `curvature` to be one of {', '.join(_CURVATURES)}, but got {curvature!r}: or None.")
-    if not isinstance(mode, Posterior | Mapping) and (mode is not None and mode not in _MODES):
-        raise ValueError(
-            f"Expected `mode` to be one of {', '.join(_MODES)}, a Posterior from map_estimate, or weights by name, but got "
-            f"{mode!r}: leave it out."
-        )
+    checked_choice(covariance, "covariance", ("full", "diagonal", "last-layer"))
+    checked_choice(curvature, "curvature", ("hessian", "fisher", None))
+    checked_choice(linearised, "linearised", (True, False, None))
+    if not isinstance(mode, Posterior | Mapping):
+        remedy = "or give a Posterior from map_estimate, or weights by name"
+        checked_choice(mode, "mode", ("model", "search", None), remedy)
     if layer is not None and (covariance != "last-layer" or not isinstance(layer, str)):
         raise ValueError(
             f"Expected `layer` to be a module's name, with covariance='last-layer', but got {layer!r} with {covariance!r}: "
             "leave it out, or give both."
         )
-    if linearised not in (None, True, False):
-        raise ValueError(f"Expected `linearised` to be True, False or None, but got {linearised!r}: leave it out.")
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for laplace, but the likelihood is a density: use another method of inference.")

@@ -23,7 +23,6 @@ from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
-from .fisher import likelihood_terms
 from .laplace import gaussian_of_layer
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
@@ -36,7 +35,6 @@ DENSE = 100  # weights up to which the mass matrix is dense
 SPREAD = 0.2  # standard deviation of the chains' starts around one point
 
 Potential = Callable[[Tensor], Tensor]
-Weights = Callable[[Tensor], dict[str, Tensor]]
 
 
 @inference_method
@@ -162,41 +160,14 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     def weights(vector: Tensor) -> dict[str, Tensor]:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}
 
-    begin = layout.flatten(own).double().to(batch[0].device)
-    likelihood = _in_one_pass(exact, weights, begin, batch) or _by_target(exact, weights, batch)
+    size, flat = target.num_data, replace(exact, prior=lambda params: torch.zeros(()))
+    assert size is not None
 
     def potential(vector: Tensor) -> Tensor:
-        return likelihood(vector).double() - exact.log_prior(weights(vector)).double()
+        params = weights(vector)
+        return -size * flat(params, batch)[0].double() - exact.log_prior(params).double()
 
     return potential
-
-
-def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential:
-    """Return w → the negative log-likelihood, computed by the target."""
-    size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
-    assert size is not None
-    return lambda vector: -size * flat(weights(vector), batch)[0]
-
-
-def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
-    """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
-    if target.exact or not isinstance(target.prevalence, Prevalence):
-        return None
-    terms = likelihood_terms(target, weights, begin, batch)
-    parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
-    if target.gains and any(bool((part.share == 0).any()) for part in parts):
-        return None  # fractions that underflow, or rows that are ignored
-    if len({(part.x.shape[1:], part.x.dtype) for part in terms.parts}) > 1:
-        return None
-    x, own, share = (torch.cat(each) for each in zip(*((part.x, part.own, part.share) for part in terms.parts), strict=True))
-    log_weights = (share.log() - terms.table(begin, x)).detach()
-
-    def likelihood(vector: Tensor) -> Tensor:
-        table = terms.table(vector, x)
-        own_labels = -(own * table).sum()
-        return own_labels + terms.counts @ torch.logsumexp(table + log_weights, 0) if target.gains else own_labels
-
-    return likelihood
 
 
 def _still(target: LogPosterior) -> dict[str, Tensor]:

@@ -662,7 +662,7 @@ def _checked_unlabelled(
     unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
 ) -> UnlabelledRows | None:
     """Return the rows; None if there are none with a positive weight."""
-    weight = None if weight is None else check_unlabelled_weight(weight)
+    check_unlabelled_weight(weight)
     size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
     if unlabelled is None:
         return None

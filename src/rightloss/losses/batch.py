@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arrays import map_of, rows_of
+from ..arrays import checked_choice, map_of, rows_of
 from ..likelihoods import Bernoulli, Findings, Likelihood
 from ..marginals import gather_ranks, sum_over_ranks
 from ..prevalence import (
@@ -439,10 +439,8 @@ def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
 
 def check_options(reduction: object, nonfinite: object, ignore_index: object) -> None:
     """Validate the options of a loss."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
-    if nonfinite not in ("raise", "nan"):
-        raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
+    checked_choice(reduction, "reduction", ("mean", "sum", "none"))
+    checked_choice(nonfinite, "nonfinite", ("raise", "nan"))
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
         raise ValueError(
             f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {ignore_index!r}: "

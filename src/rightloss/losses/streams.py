@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..arrays import rows_of
+from ..arrays import checked_number, rows_of
 from ..likelihoods import Likelihood
 from ..marginals import (
     MarginalState,
@@ -74,11 +74,8 @@ class PopulationRows:
 
     def __post_init__(self) -> None:
         check_unlabelled_weight(self.weight)
-        if not _is_size(self.evidence):
-            raise ValueError(
-                f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {self.evidence!r}: it is the number of "
-                "people of the population, counted by class, per unlabelled row; 0 for none, 3 is a good start."
-            )
+        remedy = "it is the number of people of the population, counted by class, per unlabelled row; 0 for none, 3 is a start"
+        checked_number(self.evidence, "unlabelled_evidence", 0, remedy=remedy)
 
 
 @dataclass(eq=False)
@@ -110,18 +107,11 @@ class Tables:
         return len(self.population) * (1 if group is None else dist.get_world_size(group))
 
 
-def check_unlabelled_weight(weight: float | None) -> float | None:
-    """Return λ, or raise a ValueError."""
-    if weight is not None and not _is_size(weight):
-        raise ValueError(
-            f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the weight of unlabelled "
-            "relative to labelled rows; None takes the ratio of their numbers."
-        )
-    return weight
-
-
-def _is_size(number: object) -> bool:
-    return not isinstance(number, bool) and isinstance(number, int | float) and 0 <= number < math.inf
+def check_unlabelled_weight(weight: float | None) -> None:
+    """Raise a ValueError if λ is not a size."""
+    remedy = "it is the weight of unlabelled relative to labelled rows; None takes the ratio of their numbers"
+    if weight is not None:
+        checked_number(weight, "unlabelled_weight", 0, remedy=remedy)
 
 
 def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...arrays import checked_int
+from ...arrays import checked_choice, checked_int
 from ...losses.gain import at_reference
 from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
 from ...tensors import in_mode, own_random
@@ -341,5 +341,4 @@ def _check(samples: int, temperature: float, steps: int, lr: float, initial_sd: 
         checked_int(count, name, 1)
     for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
         positive_number(value, name)
-    if estimator not in ("auto", "shared", "local"):
-        raise ValueError(f"Expected `estimator` to be 'auto', 'shared' or 'local', but got {estimator!r}: choose one.")
+    checked_choice(estimator, "estimator", ("auto", "shared", "local"))
