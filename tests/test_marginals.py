@@ -50,7 +50,7 @@ class Claim(torch.autograd.Function):
 
 
 def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, weights: Callable[[Tensor], Tensor]) -> None:
-    """The loss's gradient at z against finite differences of `−avg log p_r + Σ_k (f_k − κ r_k) m_k/q_k`, q held still.
+    """The loss's gradient at z against finite differences of `−avg log p_r + Σ_k (ρ_k − κ r_k) m_k/q_k`, q held still.
 
     By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (ρ_k − κ r_k, β_n, log p_r at y).
     """

@@ -172,7 +172,7 @@ class _Loss(nn.Module):
         """Return the prior terms r, ρ, κ and offsets, in the dtype and on the device of the logits `like`."""
         return self.prior_terms.like(like)
 
-    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, ...] | None, Float[Tensor, ...] | None]:
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, "*l k"] | None, Float[Tensor, "*l k"] | None]:
         """Return the offset of the table and the weights of the labels, for the cross-entropy part of the loss.
 
         The offset is None if it is 0, the weights are None if all are 1.
