@@ -134,7 +134,7 @@ def test_by_layer_noise_gets_a_narrower_prior_and_the_evidence_rises(monkeypatch
 @pytest.mark.long
 def test_the_bound_is_below_the_evidence_and_chooses_the_same_scale() -> None:
     """A Gaussian of one weight is nearly the posterior itself."""
-    options: dict[str, Any] = {"steps": 400, "lr": 0.1, "initial_sd": 0.3}
+    options: dict[str, Any] = {"steps": 200, "lr": 0.1, "initial_sd": 0.3}
     found = optimize_prior(_line(), _data(), prior=gaussian_prior, by="elbo", bounds=(0.5, 8.0), **options)
     for scale, value in found.tried[1:]:
         assert isinstance(scale, float)

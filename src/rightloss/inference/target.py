@@ -26,6 +26,8 @@ from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
 from ..losses.streams import (
     PopulationRows,
+    check_stream_marginal,
+    check_takes_unlabelled,
     check_unlabelled_weight,
     stream_batch,
     stream_columns,
@@ -324,8 +326,15 @@ class LogPosterior:
         """
         if not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
-        parts = data if isinstance(data, list) else [data]
-        return log_mean([self._log_sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
+        parts = [part if isinstance(part, tuple) else (part, None) for part in (data if isinstance(data, list) else [data])]
+
+        def found() -> Tensor:
+            outputs = [self.model(x) for x, _ in parts]
+            terms, others = self.class_terms(outputs[0]), (self.prevalence, self.likelihood)
+            return log_mean([log_sum_of(z, y, terms, *others) for z, (_, y) in zip(outputs, parts, strict=True)])
+
+        result: Tensor = self.at(params, found)
+        return result
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
         """Return `call()` with these weights in the model and the likelihood; other weights keep their values.
@@ -486,16 +495,6 @@ class LogPosterior:
         loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
         return -loss, {"outputs": outputs, "log_m": marginal.log_m}
 
-    def _log_sum(self, params: Params, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        """Return log Σ_n β_n p_r(k|x_n,w) and log n."""
-
-        def found() -> tuple[Tensor, Tensor | float]:
-            outputs = self.model(x)
-            return log_sum_of(outputs, y, self.class_terms(outputs), self.prevalence, self.likelihood)
-
-        result: tuple[Tensor, Tensor | float] = self.at(params, found)
-        return result
-
 
 class _Joint(JointModel):
     """Model and likelihood as one module, so that the weights of both can be replaced together in any call."""
@@ -635,7 +634,7 @@ def _checked_rows(
             "elsewhere p(y|w) is that of labelled and unlabelled rows together."
         )
     if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
-        _check_minibatch_marginal(marginal)
+        check_stream_marginal(marginal)
         return None, rows
     if marginal is not None or rows.batch_size is not None:
         name = "unlabelled_batch_size" if marginal is None else "marginal"
@@ -666,24 +665,12 @@ def _checked_unlabelled(
     size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
     if unlabelled is None:
         return None
-    if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):
-        raise ValueError(
-            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: its likelihood cannot use them; "
-            "use LogitAdjustedLoss or InformationGainLoss."
-        )
+    check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
     x = _inputs(unlabelled, model, "unlabelled")
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
     found = usable(PopulationRows(x, weight), criterion.prevalence, None)
     return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
-
-
-def _check_minibatch_marginal(marginal: Any) -> None:
-    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
-            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
-        )
 
 
 def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:

@@ -49,7 +49,7 @@ def fused_loss(
     if gradient is None:
         return loss
     again = partial(_closed_form, keep=True), _composed, options
-    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)  # type: ignore[no-any-return]
+    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)
 
 
 def fused_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: Reduction) -> Tensor | None:
@@ -59,7 +59,7 @@ def fused_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: 
     if loss is None or gradient is None:
         return loss
     again = partial(_blocks_of_cross_entropy, keep=True), LabelledBatch.cross_entropy, (offset, reduction)
-    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)  # type: ignore[no-any-return]
+    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)
 
 
 def _needs_gradient(batch: LabelledBatch) -> bool:

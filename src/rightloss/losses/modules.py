@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from ..arrays import rows_of
 from ..likelihoods import Likelihood
 from ..marginals import (
-    AuxiliaryMarginal,
     BatchMarginal,
     Marginal,
     MarginalState,
     MinibatchEstimate,
-    PoolMarginal,
     RunningMarginal,
     cannot_be_read,
     in_transform,
@@ -49,7 +47,7 @@ from .functional import (
 )
 from .gain import PriorTerms, at_reference, log_mean_prediction, prior_terms
 from .monitor import FindingMonitors, Kind, Monitor
-from .streams import EVIDENCE, PopulationRows, Tables, evidence_decay, tables_of
+from .streams import EVIDENCE, PopulationRows, Tables, check_stream_marginal, check_takes_unlabelled, evidence_decay, tables_of
 
 FOLLOWED = 32  # the default loss shows its running marginal one batch in so many
 
@@ -217,11 +215,8 @@ class _Loss(nn.Module):
 
     def _rows(self, unlabelled: Tensor | PopulationRows | None, group: dist.ProcessGroup | None) -> PopulationRows | None:
         """Return the unlabelled rows to use, or raise a ValueError if they are required, or of no use to this loss."""
-        if not self._takes_unlabelled and unlabelled is not None:
-            raise ValueError(
-                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: its likelihood cannot use them; "
-                "use LogitAdjustedLoss or InformationGainLoss."
-            )
+        if unlabelled is not None:
+            check_takes_unlabelled(self, self._takes_unlabelled)
         if unlabelled is None and self._takes_unlabelled and self.training and self._unknown:
             assert self.population_marginal is not None
             if int(self.population_marginal.steps) == 0:
@@ -417,11 +412,7 @@ class InformationGainLoss(_Loss):
 
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
     """Return a new marginal of the same kind for the sampled classes, `streams`, and the unlabelled stream."""
-    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
-            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
-        )
+    check_stream_marginal(marginal)
     own = copy.deepcopy(marginal)
     own.reset()
     own.prepare(streams + 1)

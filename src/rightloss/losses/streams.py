@@ -32,8 +32,10 @@ from torch import Tensor
 from ..arrays import checked_number, rows_of
 from ..likelihoods import Likelihood
 from ..marginals import (
+    AuxiliaryMarginal,
     MarginalState,
     MinibatchEstimate,
+    PoolMarginal,
     cannot_be_read,
     log_mean_over_ranks,
     sum_over_ranks,
@@ -112,6 +114,24 @@ def check_unlabelled_weight(weight: float | None) -> None:
     remedy = "it is the weight of unlabelled relative to labelled rows; None takes the ratio of their numbers"
     if weight is not None:
         checked_number(weight, "unlabelled_weight", 0, remedy=remedy)
+
+
+def check_stream_marginal(marginal: object) -> None:
+    """Raise a ValueError for a marginal that cannot estimate the frequency of the unlabelled stream."""
+    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
+        raise ValueError(
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
+            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+        )
+
+
+def check_takes_unlabelled(loss: object, takes: bool) -> None:
+    """Raise a ValueError for unlabelled rows, if the loss is not among those that use them."""
+    if not takes:
+        raise ValueError(
+            f"Expected no `unlabelled` rows for {type(loss).__name__}, but got some: its likelihood cannot use them; "
+            "use LogitAdjustedLoss or InformationGainLoss."
+        )
 
 
 def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:
