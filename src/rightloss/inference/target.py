@@ -328,12 +328,11 @@ class LogPosterior:
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
         parts = [part if isinstance(part, tuple) else (part, None) for part in (data if isinstance(data, list) else [data])]
 
-        def found() -> Tensor:
-            outputs = [self.model(x) for x, _ in parts]
-            terms, others = self.class_terms(outputs[0]), (self.prevalence, self.likelihood)
-            return log_mean([log_sum_of(z, y, terms, *others) for z, (_, y) in zip(outputs, parts, strict=True)])
+        def one(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | float]:
+            outputs = self.model(x)
+            return log_sum_of(outputs, y, self.class_terms(outputs), self.prevalence, self.likelihood)
 
-        result: Tensor = self.at(params, found)
+        result: Tensor = self.at(params, lambda: log_mean([one(*part) for part in parts]))
         return result
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
