@@ -5,6 +5,7 @@ Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, the in
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -261,7 +262,8 @@ class LogPosterior:
         if num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         uncertain = isinstance(self.prevalence, Prevalence) and self.prevalence.is_uncertain
-        return replace(self, num_data=num_data, intercept=_output_bias(self, few()) if uncertain and few is not None else None)
+        intercept = _output_bias(self, few()) if uncertain and few is not None else None
+        return self._with(num_data=num_data, intercept=intercept)
 
     def with_rows(self, move: Callable[[Tensor], Tensor]) -> LogPosterior:
         """Return a copy with `move(x)`, on another device or in another dtype, of the pool and of the unlabelled rows."""
@@ -269,7 +271,7 @@ class LogPosterior:
         if pool is not None:
             x, y = move(pool[0]), pool[1]
             pool = x, None if y is None else y.to(x.device)
-        return replace(self, pool=pool, unlabelled=unlabelled)
+        return self._with(pool=pool, unlabelled=unlabelled)
 
     def on(self, device: str | torch.device | None) -> LogPosterior:
         """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
@@ -279,6 +281,13 @@ class LogPosterior:
         """Return a copy with another marginal."""
         options = self.prevalence, self.likelihood, marginal, self.criterion.reference
         return replace(self, criterion=InformationGainLoss(*options, nonfinite="nan"))
+
+    def _with(self, **changes: Any) -> LogPosterior:
+        """Return a copy with other values of attributes that nothing else is made of."""
+        new = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(new, name, value)
+        return new
 
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
