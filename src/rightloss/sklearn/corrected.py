@@ -38,8 +38,7 @@ from ..shift import estimate_prevalence, label_shift_test
 from . import folds
 from .folds import GivenRows, OutOfFold, Split
 from .population import Population, by_class, class_prevalence
-from .training_mix import TrainingMix, is_a, resamples, training_mix
-from .training_rows import was_trained_on
+from .training_mix import TrainingMix, is_a, resamples, training_mix, was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
 METHODS = get_args(CorrectionMethod)
