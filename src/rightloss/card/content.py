@@ -147,7 +147,7 @@ def _term(data: Plain, answer: Plain) -> str:
     label: str = data["questions"][answer["question"]]["label"]
     if len(data["questions"]) == 1 and "target" in data["about"]:
         return str(data["about"]["target"])
-    return f"class {label}" if label.lstrip("-").isdigit() else label
+    return f"class {label}" if not label or label.lstrip("-").isdigit() else label
 
 
 def shown(found: Plain, of: _Words = number, unit: float = 1.0) -> Shown:
@@ -282,10 +282,15 @@ def _prevalences(answer: Plain, question: Plain) -> Plain:
         cells = [shown(each[name], people) for name in ("flagged", "found", "missed")]
         cells[0] = cells[0]._replace(value=cells[0].value + of)
         rows.append(
-            [share(each["prevalence"]), *cells, shown(each["ppv"], percent), shown(each["npv"], percent), _HELPS[each["helps"]]]
+            [_both(each["prevalence"]), *cells, shown(each["ppv"], percent), shown(each["npv"], percent), _HELPS[each["helps"]]]
         )
     own = [each["prevalence"] for each in answer["prevalences"]].index(question["prevalence"]["value"])
     return {"columns": columns, "rows": rows, "own": own}
+
+
+def _both(rate: float) -> str:
+    """Return "2 %, 1 in 50", or the percentage alone if it is no round number."""
+    return ", ".join(dict.fromkeys([percent(rate), share(rate)]))
 
 
 def _helps(answer: Plain, question: Plain) -> tuple[str, str]:

@@ -38,7 +38,7 @@ if (at("dots")) {
   let chosen = data.start, moved;
   const stored = () => data.answers[chosen].slider;
   const shownRisk = (t) => percent(expit(logit(t) + logit(prevalence.value) - logit(stored().rate)));
-  const prevalence = slider("prevalence", share, () => moved());
+  const prevalence = slider("prevalence", (pi) => [...new Set([percent(pi), share(pi)])].join(", "), () => moved());
   const threshold = slider("threshold", (t) => shownRisk(t), () => moved());
 
   const picture = (parts) => {
@@ -53,7 +53,7 @@ if (at("dots")) {
   const sentence = (counts, of, term) => {
     const bold = (text) => element("strong", {}, text), one = counts[2] === 1;
     at("lead").replaceChildren(
-      `${data.several ? `${term}: of` : "Of"} ${of.toLocaleString("en")} people, `, bold(people(counts[0] + counts[1])), " are flagged; ", bold(people(counts[0])),
+      `${data.several ? `${term[0].toUpperCase()}${term.slice(1)}: of` : "Of"} ${of.toLocaleString("en")} people, `, bold(people(counts[0] + counts[1])), " are flagged; ", bold(people(counts[0])),
       ` of these have it. `, bold(people(counts[2])), ` who ${one ? "has it is" : "have it are"} missed.`,
     );
   };
