@@ -23,7 +23,7 @@ from draws import assert_refused, unchecked_types
 from table_files import people, read_predictions, write_frame, write_people
 
 from rightloss import Prevalence, retarget
-from rightloss.cli.evaluate import _from_predictions
+from rightloss.cli.labelled import Asked, labelled_scores
 from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predict import probability_names, with_predictions
 from rightloss.cli.predictions_file import check_output, without_formulas
@@ -213,9 +213,9 @@ def test_predictions_of_classes_and_columns_of_any_name_are_read_back_as_they_we
         frame = pd.DataFrame({name: rng.choice(HOSTILE, 20) for name in others}).assign(p_dose=risk)
         frame[target] = np.array([first, second], dtype=object)[codes]
         write_frame(with_predictions(frame, log_probs, model, None), path)
-        found = _from_predictions(path, target, second, 0.1, None, None)
-        np.testing.assert_array_equal(found.codes, codes, err_msg=repr((first, second, target)))
-        np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-9)
+        found = labelled_scores(path, Asked([target], second, "0.1"))
+        np.testing.assert_array_equal(found.target, codes, err_msg=repr((first, second, target)))
+        np.testing.assert_allclose(found.predictions, log_probs, rtol=1e-9)
         assert list(found.classes) == [first.rstrip(), second.rstrip()]
 
 
