@@ -109,6 +109,8 @@ class OperatingPoint:
         specificity: fraction of the rest that is not called positive (TNR).
         ppv: fraction of the alarms that are right.
         npv: fraction of those without an alarm who are not of the class.
+        lr_plus: positive likelihood ratio, by which an alarm multiplies the odds; ∞ without a false alarm in the sample.
+        lr_minus: negative likelihood ratio, by which no alarm multiplies the odds; ∞ if all without an alarm are of the class.
         alarms: number of people called positive, of `people`.
         found: people of the class among them.
         false_alarms: the others among them.
@@ -124,6 +126,8 @@ class OperatingPoint:
     specificity: Figure
     ppv: Figure
     npv: Figure
+    lr_plus: Figure
+    lr_minus: Figure
     alarms: Figure
     found: Figure
     false_alarms: Figure
@@ -137,6 +141,7 @@ class OperatingPoint:
         head = f"Class {self.positive} from a probability of {self.threshold:.4g}, at a prevalence of {self.prevalence:.4g}"
         rows = {"recall (sensitivity)": self.recall, "specificity": self.specificity}
         rows |= {"positive predictive value": self.ppv, "negative predictive value": self.npv}
+        rows |= {"positive likelihood ratio": self.lr_plus, "negative likelihood ratio": self.lr_minus}
         rows |= {f"alarms among {self.people:g} people": self.alarms, "  right": self.found, "  false": self.false_alarms}
         rows |= {"missed": self.missed}
         width = max(len(name) for name in rows)
@@ -335,14 +340,27 @@ def operating_point(
     counts = seen.called_from(seen.cuts(np.array([cut])))
 
     def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
-        called = pi * tpr + (1 - pi) * fpr
-        per_person = [called, pi * tpr, (1 - pi) * fpr, pi * (1 - tpr)]
-        return np.concatenate([tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *(people * each for each in per_person)], -1)
+        return np.concatenate(list(figures_at(tpr, fpr, pi, people).values()), -1)
 
     limits = np.stack(with_limits(everything, counts, seen.sample.prevalence, seen.positive, level, stream), 1)
-    names = ("recall", "specificity", "ppv", "npv", "alarms", "found", "false_alarms", "missed")
-    figures = {name: _figure(name, *each) for name, each in zip(names, limits.tolist(), strict=True)}
+    figures = {name: _figure(name, *each) for name, each in zip(AT_A_THRESHOLD, limits.tolist(), strict=True)}
     return OperatingPoint(cut, **figures, people=people, prevalence=seen.rate, level=level, positive=seen.positive)
+
+
+AT_A_THRESHOLD = ("recall", "specificity", "ppv", "npv", "lr_plus", "lr_minus", "alarms", "found", "false_alarms", "missed")
+
+
+def figures_at(tpr: Array, fpr: Array, pi: Array, people: float = 1.0) -> dict[str, Array]:
+    """Return the figures of `AT_A_THRESHOLD` from the fractions of two sides that are called positive, and π."""
+    found, false = pi * tpr, (1 - pi) * fpr
+    rates = (tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *likelihood_ratios(tpr, fpr))
+    return dict(zip(AT_A_THRESHOLD, (*rates, *(people * n for n in (found + false, found, false, pi * (1 - tpr)))), strict=True))
+
+
+def likelihood_ratios(tpr: Array, fpr: Array) -> tuple[Array, Array]:
+    """Return LR+ = TPR/FPR and LR− = (1 − TPR)/(1 − FPR); NaN if there is nobody on that side, ∞ if there are only positives."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return tpr / fpr, (1 - tpr) / (1 - fpr)
 
 
 def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
@@ -355,8 +373,8 @@ def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
 
 def _figure(name: str, value: float, low: float, high: float) -> Figure:
     if math.isnan(value):
-        return Figure(math.nan, reason=f"{'nobody' if name == 'ppv' else 'everybody'} is called positive")
-    return Figure(value, low, high)
+        return Figure(math.nan, reason=f"{'nobody' if name in ('ppv', 'lr_plus') else 'everybody'} is called positive")
+    return Figure(value, low, high, "the sample has only a lower limit" if math.isinf(value) else "")
 
 
 def _threshold_for(seen: Scores, recall: float | None, specificity: float | None, alarms: float | None, people: float) -> float:

@@ -1,0 +1,253 @@
+"""What a card is about: models, and the questions that they answer, each a class against the rest or a finding.
+
+Stage: predictions in any form, labels, a prevalence → `CardInputs`, with all predictions at that prevalence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrays import array_of, is_missing, log_prob_table
+from ..finding_tables import FindingRows, by_name, option_by_name
+from ..metrics.decisions import threshold_log_odds
+from ..metrics.sample import as_prevalence
+from ..predictive import retarget
+from ..prevalence import Prevalence, without_estimate
+
+MOST_QUESTIONS = 12  # classes or findings on a card
+_MOST_GROUPS = 12  # subgroups of a column
+_QUARTERS = (0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A class against the rest, or a finding.
+
+    Attributes:
+        label: what it is called.
+        prevalence: π, of two or more classes.
+        positive: the class.
+        target: a class number for each row, −100 where a finding was not read.
+        threshold: people are flagged from this risk on.
+        reason: why from there.
+        predicted_at: how frequent it was where the predictions came from; None if they are at π as they are.
+    """
+
+    label: str
+    prevalence: Prevalence
+    positive: int
+    target: np.ndarray
+    threshold: float
+    reason: str
+    predicted_at: float | None
+
+    @property
+    def rate(self) -> float:
+        """π of the class."""
+        return float(self.prevalence.population[self.positive])
+
+
+@dataclass(frozen=True)
+class CardInputs:
+    """Models, and the questions that they answer.
+
+    Attributes:
+        models: for each model, log-probabilities `(n, k)` at π for each question.
+        questions: what is asked.
+        labels: names of the classes, or of the findings.
+        multilabel: whether the questions are findings.
+        by: for each column, the names of its subgroups and the number of each row's, −1 for none.
+        groups: patients.
+        level: of the intervals.
+        left_out: how many classes or findings are not on the card.
+    """
+
+    models: dict[str, list[np.ndarray]]
+    questions: list[Question]
+    labels: list[str]
+    multilabel: bool
+    by: dict[str, tuple[list[str], np.ndarray]]
+    groups: Any
+    level: float
+    left_out: int
+
+
+def card_inputs(
+    predictions: Any, target: Any, prevalence: Any, rows: Any, from_: Any, threshold: Any, by: Any, groups: Any, classes: Any, level: float
+) -> CardInputs:
+    """Check the arguments of `card`, and return what the card is about."""
+    if (findings := by_name(prevalence)) is not None and classes is None:
+        classes = list(findings)
+    tables, classes = _tables(predictions, rows, classes, findings is not None)
+    if findings is not None:
+        models, questions = _findings(tables, target, prevalence, findings, from_, threshold)
+    else:
+        models, questions = _classes(tables, target, prevalence, classes, from_, threshold)
+    labels, kept = [each.label for each in questions], _kept(questions)
+    if findings is None:
+        labels = [str(each) for each in classes]
+    models = {name: [tables[number] for number in kept] for name, tables in models.items()}
+    columns = {str(name): subgroups(values, str(name), len(questions[0].target)) for name, values in _columns(by).items()}
+    left_out = len(questions) - len(kept)
+    return CardInputs(models, [questions[i] for i in kept], labels, findings is not None, columns, groups, level, left_out)
+
+
+def _tables(predictions: Any, rows: Any, classes: Any, multilabel: bool) -> tuple[dict[str, Any], Any]:
+    """Return the predictions of each model, and the names of the classes."""
+    named = predictions if isinstance(predictions, Mapping) else {"": predictions}
+    if not named:
+        raise ValueError("Expected predictions of at least one model, but got none: give log-probabilities (n, k).")
+    tables = {}
+    for name, each in named.items():
+        if hasattr(each, "predict_proba"):
+            each, own = _predicted(each, rows)
+            classes = own if classes is None else classes
+        tables[str(name)] = each
+    if not multilabel:
+        tables = {name: log_prob_table(each) for name, each in tables.items()}
+        widths = {table.shape[1] for table in tables.values()}
+        if len(widths) > 1 or len({len(table) for table in tables.values()}) > 1:
+            shapes = " and ".join(str(table.shape) for table in tables.values())
+            raise ValueError(f"Expected predictions of the same rows and classes, but got {shapes}: align the models first.")
+        (width,) = widths
+        classes = list(range(width)) if classes is None else list(classes)
+        if len(classes) != width:
+            raise ValueError(f"Expected {width} `classes`, as predictions have columns, but got {len(classes)}: name each column.")
+    return tables, classes
+
+
+def _predicted(model: Any, rows: Any) -> tuple[np.ndarray, list[Any]]:
+    """Return log-probabilities of rows by a fitted classifier, and its classes."""
+    if rows is None:
+        raise ValueError("Expected `rows` for a fitted classifier, but got none: give the columns X of the labelled rows.")
+    with np.errstate(divide="ignore"):  # a probability of 0
+        found = model.predict_log_proba(rows) if hasattr(model, "predict_log_proba") else np.log(model.predict_proba(rows))
+    return np.asarray(found), list(model.classes_)
+
+
+def _classes(
+    tables: dict[str, np.ndarray], target: Any, prevalence: Any, classes: list[Any], from_: Any, threshold: Any
+) -> tuple[dict[str, list[np.ndarray]], list[Question]]:
+    """Return the questions of classes that exclude each other: class 1 of two, or each against the rest."""
+    k = len(classes)
+    at = as_prevalence(prevalence, k)
+    labels = class_numbers(target, classes)
+    asked = [1] if k == 2 else list(range(k))
+    if threshold is not None and k > 2 and not isinstance(threshold, Mapping):
+        threshold = dict.fromkeys(map(str, classes), threshold)
+    questions = []
+    mix = None if from_ is None else as_prevalence(from_, k).population
+    for j in asked:
+        given = threshold.get(str(classes[j])) if isinstance(threshold, Mapping) else threshold
+        cut, reason = _threshold(given, float(at.population[j]))
+        questions.append(Question(str(classes[j]), at, j, labels, cut, reason, None if mix is None else float(mix[j])))
+    moved = {name: table if mix is None else retarget(table, mix, at.population) for name, table in tables.items()}
+    return {name: [table] * len(asked) for name, table in moved.items()}, questions
+
+
+def _findings(
+    tables: dict[str, Any], target: Any, prevalence: Any, findings: dict[str, Any], from_: Any, threshold: Any
+) -> tuple[dict[str, list[np.ndarray]], list[Question]]:
+    """Return the questions of findings that can be present together."""
+    names = list(findings)
+    mixes = [as_prevalence(without_estimate(each), 2) for each in findings.values()]
+    starts, cuts = option_by_name(from_, names, "from_"), option_by_name(threshold, names, "threshold")
+    if from_ is not None and np.ndim(from_) == 1 and not isinstance(from_, Mapping):
+        starts = dict(zip(names, from_, strict=True))
+    models: dict[str, list[np.ndarray]] = {}
+    questions: list[Question] = []
+    for model, each in tables.items():
+        found = FindingRows.of(each, target, prevalence)
+        if found.weights is not None:
+            remedy = "give the rates alone, for rows that were sampled each by itself"
+            raise ValueError(f"Expected findings that were sampled each by itself, but they were sampled together: {remedy}.")
+        models[model] = []
+        for number, name in enumerate(names):
+            table, labels, _ = found[number]
+            if set(np.unique(labels[labels >= 0]).tolist()) != {0, 1}:
+                raise ValueError(f"Expected rows with and without {name!r}, but got only one kind: add some, or leave the finding out.")
+            start = None if starts[name] is None else float(as_prevalence(starts[name], 2).population[1])
+            models[model].append(table if start is None else retarget(table, start, mixes[number].population))
+            cut, reason = _threshold(cuts[name], float(mixes[number].population[1]))
+            if model == next(iter(tables)):
+                questions.append(Question(name, mixes[number], 1, labels, cut, reason, start))
+    return models, questions
+
+
+def _threshold(given: Any, rate: float) -> tuple[float, str]:
+    """Return the threshold and its reason: the given one, or the average risk."""
+    if given is None:
+        return rate, "the average risk of the population, since no threshold was given"
+    threshold_log_odds(given)
+    return float(given), "as given"
+
+
+def _kept(questions: list[Question]) -> list[int]:
+    """Return the questions that the card has room for: the most frequent ones, in their own order."""
+    order = np.argsort([-each.rate for each in questions], kind="stable")[:MOST_QUESTIONS]
+    return sorted(order.tolist())
+
+
+def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
+    """Return labels as numbers of classes: those of names, or numbers as they are."""
+    given = target.to_numpy() if hasattr(target, "to_numpy") else np.asarray(array_of(target, "target") if not _texts(target) else target)
+    named = list(classes) != list(range(len(classes)))
+    if named and given.dtype.kind not in "f" and set(np.unique(given[:1000]).tolist()) <= set(classes):
+        place = {name: number for number, name in enumerate(classes)}
+        unknown = sorted({str(each) for each in given.tolist() if each not in place})
+        if unknown:
+            raise ValueError(f"Expected labels among {list(classes)}, but got {unknown[:5]}: are they labels of this model?")
+        return np.array([place[each] for each in given.tolist()], dtype=np.int64)
+    if given.dtype.kind not in "biu" and not (given.dtype.kind == "f" and (given == np.round(given)).all()):
+        came = f"{given.dtype} such as {given[:3].tolist()}"
+        raise ValueError(f"Expected labels that are numbers of classes or among {list(classes)[:5]}, but got {came}: name the `classes`.")
+    return given.astype(np.int64)
+
+
+def _texts(values: Any) -> bool:
+    return not hasattr(values, "dtype") and len(values) > 0 and isinstance(next(iter(values)), str)
+
+
+def _columns(by: Any) -> dict[str, Any]:
+    if by is None:
+        return {}
+    if not isinstance(by, Mapping) and hasattr(by, "columns"):
+        return {name: by[name] for name in by.columns}
+    if not isinstance(by, Mapping):
+        raise ValueError(f"Expected `by` to be a dict of labels by column, but got {type(by).__name__}: write {{'sex': labels}}.")
+    return dict(by)
+
+
+def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]:
+    """Return the names of the subgroups, the largest first, and the number of each row's subgroup, −1 for one too many.
+
+    Many different numbers are cut into quarters.
+    """
+    given = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
+    if given.shape != (rows,):
+        raise ValueError(f"Expected a label for each of the {rows} rows in `by` {name!r}, but got shape {given.shape}: align them.")
+    if given.dtype.kind in "fiu" and len(np.unique(given)) > _MOST_GROUPS:
+        given = _quarters(given.astype(np.float64))
+    if given.dtype.kind in "biuf":
+        names, codes, counts = np.unique(given, return_inverse=True, return_counts=True)
+    else:
+        place: dict[Any, int] = {}
+        codes = np.array([place.setdefault("missing" if is_missing(each) else str(each), len(place)) for each in given.tolist()])
+        names, counts = np.array(list(place)), np.bincount(codes)
+    order = np.argsort(-counts, kind="stable")[:_MOST_GROUPS]
+    number = np.full(len(names), -1)
+    number[order] = np.arange(len(order))
+    return ["missing" if is_missing(each) else str(each) for each in names[order].tolist()], number[codes]
+
+
+def _quarters(values: np.ndarray) -> np.ndarray:
+    """Return the quarter of each number as text, such as "45 to 60"."""
+    edges = np.unique(np.nanquantile(values, [0.0, *_QUARTERS, 1.0]))
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    texts = np.array([f"{low:g} to {high:g}" for low, high in zip(edges[:-1], edges[1:], strict=True)], dtype=object)[place]
+    texts[np.isnan(values)] = None
+    return texts
