@@ -58,9 +58,10 @@ HOSTS = re.compile(
 PATHS = re.compile(r"(?<![\w.-])/(?:root|work|opt|home|Users|tmp/scratch)\b")
 
 
-# Imports of the torch half within a function of the other: where a user gives a torch model, or asks for a network.
+# Imports of a later part within a function: where a user gives a torch model, asks for a network, or for a page.
 LATE: dict[str, set[str]] = {
     "predictive/__init__.py": {"layer"},
+    "metrics/__init__.py": {"card"},
     "check/torch_model.py": {"tensors", "likelihoods", "inference", "layer"},
     "sklearn/network.py": {"likelihoods", "losses"},
 }

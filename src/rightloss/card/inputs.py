@@ -230,10 +230,10 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
     given = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
     if given.shape != (rows,):
         raise ValueError(f"Expected a label for each of the {rows} rows in `by` {name!r}, but got shape {given.shape}: align them.")
-    if given.dtype.kind in "fiu" and len(np.unique(given)) > _MOST_GROUPS:
-        given = _quarters(given.astype(np.float64))
     if given.dtype.kind in "biuf":
         names, codes, counts = np.unique(given, return_inverse=True, return_counts=True)
+        if len(names) > _MOST_GROUPS and given.dtype.kind != "b":
+            return _quarters(given.astype(np.float64))
     else:
         place: dict[Any, int] = {}
         codes = np.array([place.setdefault("missing" if is_missing(each) else str(each), len(place)) for each in given.tolist()])
@@ -244,10 +244,10 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
     return ["missing" if is_missing(each) else str(each) for each in names[order].tolist()], number[codes]
 
 
-def _quarters(values: np.ndarray) -> np.ndarray:
-    """Return the quarter of each number as text, such as "45 to 60"."""
+def _quarters(values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return quarters of numbers, named such as "45 to 60", and the quarter of each row."""
     edges = np.unique(np.nanquantile(values, [0.0, *_QUARTERS, 1.0]))
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    texts = np.array([f"{low:g} to {high:g}" for low, high in zip(edges[:-1], edges[1:], strict=True)], dtype=object)[place]
-    texts[np.isnan(values)] = None
-    return texts
+    names = [f"{low:.4g} to {high:.4g}" for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(names) - 1)
+    absent = np.isnan(values)
+    return names + ["missing"] * bool(absent.any()), np.where(absent, len(names), place)

@@ -15,7 +15,9 @@ from typing import Any
 from .. import __version__
 from . import words
 
-_WORDS = (words.number, words.percent, words.share, words.people, words.limits, words.figure, words.listed, words.counted)
+_WORDS = (
+    words.number, words.percent, words.share, words.people, words.limits, words.figure, words.listed, words.counted, words.markdown_text,
+)  # fmt: skip
 
 
 def render(template: str, context: Mapping[str, Any], package: str = "rightloss.card") -> str:

@@ -120,7 +120,7 @@ def _summary(rows: list[Plain]) -> list[str]:
             size, ends = (max(gap["value"], 1 / gap["value"]), sorted(max(gap[end], 1 / gap[end]) for end in ("low", "high")))
             said.append(f"For {each['name']} risks are {size:.2f} times {word}, relative to what occurs, than for the others ({ends[0]:.2f} to {ends[1]:.2f}).")
     if compared and not said:
-        said.append("No difference is sure: the intervals of all differences include none.")
+        said.append("No difference between subgroups is certain: every interval includes none.")
     if small:
         said.append(f"Nobody can say for {', '.join(small)}: too few people.")
     return said

@@ -125,3 +125,14 @@ def listed(parts: Sequence[str]) -> str:
 def counted(count: int, word: str) -> str:
     """Return "1 row", "2,000 rows"."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def markdown_text(text: object) -> str:
+    """Return text as one line of Markdown that shows it as it is, also within a table.
+
+    Examples:
+        >>> print(markdown_text("<b>a|b</b> [x](y)"))
+        &lt;b&gt;a\\|b&lt;/b&gt; \\[x\\](y)
+    """
+    line = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join("\\" + each if each in "\\`*_[]|#~$" else each for each in line)

@@ -1,5 +1,7 @@
 """Metrics, curves and decisions at a prevalence, from predictions and labels."""
 
+from typing import TYPE_CHECKING, Any
+
 from .calibration import ReliabilityCurve as ReliabilityCurve
 from .calibration import reliability_curve as reliability_curve
 from .compare import Comparison as Comparison
@@ -26,3 +28,16 @@ from .predictive_values import operating_point as operating_point
 from .predictive_values import predictive_value_curve as predictive_value_curve
 from .smooth_calibration import SmoothCalibrationCurve as SmoothCalibrationCurve
 from .smooth_calibration import smooth_calibration_curve as smooth_calibration_curve
+
+if TYPE_CHECKING:
+    from ..card.card import Card as Card
+    from ..card.card import card as card
+
+
+def __getattr__(name: str) -> Any:
+    """Return `card` and `Card`, which are made of the functions here."""
+    if name not in ("card", "Card"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ..card import card as made
+
+    return getattr(made, name)
