@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_MOST_SUBGROUPS = 50
-
-
 class Asked(NamedTuple):
     """The options that say what to read, as they are typed; `target` has several names for several findings."""
 
@@ -160,7 +157,7 @@ def _of_classes(
         predictions = tables if len(tables) > 1 else tables[file.columns[0]]
     else:
         classes, codes = file.classes, _class_codes(cells[target], target, file.classes)
-    start = None if from_ is None else mix_of(classes, from_).population
+    start = None if from_ is None else mix_of(classes, from_, "from_").population
     return _labelled(predictions, codes, target, mix_of(classes, population), start, classes, cells, asked)
 
 
@@ -261,7 +258,7 @@ def _of_rows(cells: Cells, numbers: np.ndarray) -> np.ndarray:
 
 
 def _groups_and_subgroups(cells: Mapping[str, Cells], asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """Return the number of each row's group, one of its own without a cell, and the subgroups as text."""
+    """Return the number of each row's group, one of its own without a cell, and the subgroups: text, or numbers."""
     import numpy as np
 
     from ..tabular.columns import text_of
@@ -271,13 +268,11 @@ def _groups_and_subgroups(cells: Mapping[str, Cells], asked: Asked) -> tuple[np.
         groups = cells[asked.group].codes.astype(np.int64)
         groups[groups < 0] = len(cells[asked.group].numbers) + np.arange((groups < 0).sum())
     for name in asked.by:
-        numbers = cells[name].numbers
-        if len(numbers) > _MOST_SUBGROUPS:
-            raise ValueError(
-                f"Expected at most {_MOST_SUBGROUPS} subgroups by --by, but column {name!r} has {len(numbers):,} different "
-                "cells: make a column of a few bands or kinds."
-            )
-        by[name] = np.array([*map(text_of, numbers), "missing"], dtype=object)[cells[name].codes]
+        kinds = list(cells[name].numbers)
+        if all(isinstance(each, int | float) and not isinstance(each, bool) for each in kinds):
+            by[name] = np.array([*kinds, np.nan], dtype=np.float64)[cells[name].codes]
+        else:
+            by[name] = np.array([*map(text_of, kinds), "missing"], dtype=object)[cells[name].codes]
     return groups, by
 
 

@@ -134,17 +134,37 @@ def _class_text(label: str) -> str:
 
 def _rate(text: str, name: str = "") -> float | Prevalence:
     """Return a frequency: a number, or an uncertain one from a survey's count or from a range."""
-    counted, between = _COUNTED.fullmatch(text.strip()), _RANGE.fullmatch(text.strip())
-    if counted and (counted["sign"].strip() != "/" or counted["found"] != "1"):
-        found, people = int(counted["found"]), int(counted["people"])
-        beta, source = _counted(found, people), f"a survey that counted {found:,} of {people:,}"
+    counted, between = _forms(text)
+    if counted:
+        beta = _counted(int(counted["found"]), int(counted["people"]))
     elif between:
-        beta, source = _between(_share(between["low"]), _share(between["high"]), text), "a 95 % interval"
+        beta = _between(_share(between["low"]), _share(between["high"]), text)
     else:
         return _share(text)
     of = f" of {name}" if name else ""
-    print(f"rightloss: note: the frequency {text.strip()!r}{of} is {source}: {interval_words(beta)}.", file=sys.stderr)
+    print(f"rightloss: note: the population{of} is {population_source(text)}: {interval_words(beta)}.", file=sys.stderr)
     return beta
+
+
+def population_source(text: str) -> str:
+    """Return in words what was typed: a survey, a range, or a number.
+
+    Examples:
+        >>> from rightloss.cli.population import population_source
+        >>> population_source("12/3000")
+        'from a survey that counted 12 of 3,000'
+    """
+    counted, between = _forms(text)
+    if counted:
+        return f"from a survey that counted {int(counted['found']):,} of {int(counted['people']):,}"
+    return f"given as the range {text.strip()}, read as a 95 % interval" if between else f"given as {text.strip()}"
+
+
+def _forms(text: str) -> tuple[re.Match[str] | None, re.Match[str] | None]:
+    """Return the parts of a survey's count and of a range, if the text is one."""
+    counted = _COUNTED.fullmatch(text.strip())
+    is_share = counted and counted["sign"].strip() == "/" and counted["found"] == "1"  # 1/3000 is one in 3,000
+    return None if is_share else counted, _RANGE.fullmatch(text.strip())
 
 
 def _counted(found: int, people: int) -> Prevalence:

@@ -16,7 +16,7 @@ from .errors import quiet_exit
 from .labelled import positive_last
 from .population import parse_mix, parse_population, parse_rates
 from .predictions_file import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table
-from .scores import ScoreFile, certain, two_classes
+from .scores import ScoreFile, certain, mix_of, two_classes
 from .table_options import (
     Encoding,
     Json,
@@ -50,9 +50,9 @@ def retarget(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Move scores to other class frequencies by Bayes' rule, without a model: those of any program.
+    """Move scores to other class frequencies, without a model: those of any program.
 
-    It is right if the people of a class look alike in both places, and only
+    By Bayes' rule. It is right if the people of a class look alike in both places, and only
     the mix of the classes differs. Columns named by --score are left as they
     are; beside them come risk_at_0.02, on the same scale. Without --score,
     the columns p_… of the classes are replaced, and `predicted` is the more
@@ -109,7 +109,7 @@ def _mix(file: ScoreFile, mix: Any, option: str) -> Any:
     from ..prevalence.multilabel import by_finding
 
     if file.classes is not None:
-        return file.population_of(mix)
+        return mix_of(file.classes, mix, option)
     return by_finding(mix if isinstance(mix, Mapping) else dict.fromkeys(file.columns, mix), option, file.columns)
 
 

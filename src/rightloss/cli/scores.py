@@ -79,7 +79,7 @@ class ScoreFile:
         def is_text(name: str) -> bool:
             if all_else_as_text:
                 return name not in scores if scores else not name.startswith("p_")
-            return not scores and name in targets
+            return not scores and [name] == list(targets)
 
         table, names = open_predictions(path, is_text, encoding, each)
         named = list(dict.fromkeys(scores)) or [f"p_{name}" for name in targets if len(targets) > 1]
@@ -130,10 +130,6 @@ class ScoreFile:
         if self.scale == "probability":
             return np.exp(log_probs)
         return np.asarray(log_probs - log_complement(log_probs)) if self.scale == "logit" and not self.classes else log_probs
-
-    def population_of(self, mix: Any) -> Prevalence:
-        """Return frequencies of the classes, as they are typed, as a `Prevalence`."""
-        return mix_of(self.classes or (), mix)
 
     def warn_of(self, log_probs: np.ndarray) -> None:
         """Warn of scores that say nothing, or that nothing can move."""
@@ -215,11 +211,11 @@ def two_classes(log_p: np.ndarray) -> np.ndarray:
     return np.stack([log_complement(log_p), log_p], 1)
 
 
-def mix_of(classes: Sequence[Any], mix: Any) -> Prevalence:
-    """Return frequencies of classes, the positive one last, as they are typed, as a `Prevalence`."""
+def mix_of(classes: Sequence[Any], mix: Any, option: str = "population") -> Prevalence:
+    """Return frequencies of classes, the positive one last, as they are typed for an option, as a `Prevalence`."""
     import numpy as np
 
     from ..tabular.labels import Labels, population_of
 
     labels = Labels(list(classes), np.empty(0, dtype=np.int64), classes[1] if len(classes) == 2 else None, False)
-    return population_of(mix, labels, np.full(len(classes), 1 / len(classes)))
+    return population_of(mix, labels, np.full(len(classes), 1 / len(classes)), option)
