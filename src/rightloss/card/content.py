@@ -16,7 +16,7 @@ from scipy.special import expit, logit
 from .figures import Plain
 from .page import render
 from .plots import Axis, Series, plot
-from .words import Shown, counted, number, people, percent, share
+from .words import Shown, counted, listed, number, people, percent, share
 from .words import figure as shown_figure
 
 ITEMS = {
@@ -65,15 +65,23 @@ def html_page(data: Plain) -> str:
             for each in data["answers"]
         ],
         "questions": len(data["questions"]),
-        "level": data["level"],
+        "start": start(data),
+        "several": len(data["questions"]) > 1,
     }
-    return render("card.html.j2", _context(data, answers) | {"data": script, "dots": _dots(data["answers"][0])})
+    return render("card.html.j2", _context(data, answers) | {"data": script, "dots": _dots(data["answers"][start(data)])})
 
 
 def markdown_page(data: Plain) -> str:
     """Return the card as Markdown, with the metadata that model hubs read."""
     context = _context(data, [_answer(data, each) for each in data["answers"]])
     return render("card.md.j2", context | {"metadata": metadata(data)})
+
+
+def start(data: Plain) -> int:
+    """Return the answer that the page begins with: of the first finding, or of the rarest class."""
+    if data["kind"] == "findings":
+        return 0
+    return int(np.argmin([each["prevalence"]["value"] for each in data["questions"]]))
 
 
 def metadata(data: Plain) -> list[Plain]:
@@ -95,14 +103,9 @@ def metadata(data: Plain) -> list[Plain]:
 
 
 def _context(data: Plain, answers: list[Plain]) -> Plain:
-    first = data["answers"][0]
-    question = data["questions"][first["question"]]
-    several = len(data["models"]) > 1
-    model = "The models" if several else "The model"
-    default = f"{_capital(_term(data, first))}: what to expect where {share(question['prevalence']['value'])} {_verb(question)} it"
     return {
-        "title": data["about"].get("title", default),
-        "model": model,
+        "title": data["about"].get("title", _title(data)),
+        "start": start(data),
         "answers": answers,
         "models": [each or "model" for each in data["models"]],
         "questions": [each["label"] for each in data["questions"]],
@@ -116,8 +119,13 @@ def _context(data: Plain, answers: list[Plain]) -> Plain:
     }
 
 
-def _verb(question: Plain) -> str:
-    return "has" if share(question["prevalence"]["value"]).startswith("1 in") else "have"
+def _title(data: Plain) -> str:
+    terms = [_term(data, each) for each in data["answers"][: len(data["questions"])]]
+    if len(terms) == 1:
+        rate = share(data["questions"][0]["prevalence"]["value"])
+        return f"{_capital(terms[0])}: what to expect where {rate} {'has' if rate.startswith('1 in') else 'have'} it"
+    named = listed(terms) if len(terms) < 5 else f"{len(terms)} {data['kind']}"
+    return f"{_capital(named)}: what to expect where the model is used"
 
 
 def _capital(text: str) -> str:
@@ -154,16 +162,25 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "whole": {name: people(count) for name, count in answer["whole_people"].items()},
         "flagged_whole": people(answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]),
         "people": f"{question['people']:,}",
-        "counts": {name: shown(figures[name], people) for name in ("flagged", "found", "false_alarms", "missed")},
+        "each": f"{question['people'] // 1000:,}",
+        "number": data["answers"].index(answer),
+        "uncertain": "beta" in question["prevalence"],
+        "counts": _counts(answer),
         "origin": _origin(data, question, term),
         "performance": performance,
         "cross": _cross(answer, question, term),
         "prevalences": _prevalences(answer, question),
-        "helps": _helps(answer, question, term),
+        "helps": _helps(answer, question),
         "verdict": calibration["sentence"],
         "calibration": _calibration_lines(calibration),
         "subgroups": {column: _subgroups(each, term) for column, each in answer["subgroups"].items()},
     }
+
+
+def _counts(answer: Plain) -> dict[str, Shown]:
+    """Return people in whole people who add up, with limits."""
+    whole = answer["whole_people"] | {"flagged": answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]}
+    return {name: shown(answer["figures"][name], people)._replace(value=people(whole[name])) for name in ("flagged", "found", "false_alarms", "missed")}
 
 
 def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
@@ -182,7 +199,7 @@ def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
         Line("Predictions moved", "yes" if was is not None else "no", moved, ITEMS["undone"]),
         Line("What was undone", about.get("undone", "not reported"), "weights, or a rebalanced sample, in training", ITEMS["undone"]),
         Line("Training mix (ρ)", about.get("sampling", "not reported"), "how frequent it was among the training rows", ITEMS["undone"]),
-        Line("Test rows", f"{rows:,}", f"{events:,} of them with {term} ({percent(events / rows)}), weighted to π" + _patients(question), ITEMS["rows"]),
+        Line("Test rows", f"{rows:,}", f"{events:,} of them {term} ({percent(events / rows)}), weighted to π" + _patients(question), ITEMS["rows"]),
         Line("Flagged from a risk of", percent(t), f"{question['threshold_reason']}; a missed case weighs as much as {number((1 - t) / t)} false alarms", ITEMS["threshold"]),
         Line("Same kind of people?", about.get("shift", "not tested"), "test of label shift between test rows and population", ITEMS["population"]),
     ]
@@ -204,7 +221,7 @@ def _cross(answer: Plain, question: Plain, term: str) -> Plain:
     def cell(name: str, rows: int) -> Shown:
         return Shown(people(whole[name]), f"{rows:,} test rows")
 
-    columns = ["", f"with {term}", f"without {term}"]
+    columns = ["", term, f"not {term}"]
     flagged = ["flagged", cell("found", hit), cell("false_alarms", others - right)]
     return {"columns": columns, "rows": [flagged, ["not flagged", cell("missed", events - hit), cell("rest", right)]]}
 
@@ -222,22 +239,21 @@ def _prevalences(answer: Plain, question: Plain) -> Plain:
     return {"columns": columns, "rows": rows, "own": own}
 
 
-def _helps(answer: Plain, question: Plain, term: str) -> str:
-    """Return a sentence: where flagging these people is better than flagging nobody and everybody."""
+def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
+    """Return where flagging these people is better than flagging nobody and everybody, and what that means."""
     found = answer["helps"]
-    weighs = f"a missed case weighs as much as {number(1 / found['price'])} false alarms, as the threshold of {percent(question['threshold'])} says"
-    if found["low"] is None:
-        return f"If {weighs}, flagging these people is at no prevalence better than flagging nobody and better than flagging everybody."
-    sure = found["sure"]
-    certain = "In view of the intervals that is sure at none."
-    if sure["low"] is not None:
-        certain = f"In view of the intervals that is sure between {percent(sure['low'])} and {percent(sure['high'])}."
-    between = f"between {percent(found['low'])} and {percent(found['high'])} have {term}"
-    return (
-        f"If {weighs}, flagging these people is better than flagging nobody and better than flagging everybody where {between}. {certain} "
-        "Elsewhere choose another threshold. Wherever the prevalence is another, move the risks to it before anybody reads them "
-        "(rightloss retarget)."
+    means = (
+        f"Helps: better than flagging nobody, and better than flagging everybody, if a missed case weighs as much as "
+        f"{number(1 / found['price'])} false alarms, which is what a threshold of {percent(question['threshold'])} says. Outside this range "
+        "choose another threshold. Before anybody reads risks at another prevalence, move them there (rightloss retarget)."
     )
+    if found["low"] is None:
+        return "At this threshold it helps at no prevalence.", means
+    sure = found["sure"]
+    certain = "but in view of the intervals that is certain nowhere."
+    if sure["low"] is not None:
+        certain = f"and that is certain, in view of the intervals, from {percent(sure['low'])} to {percent(sure['high'])}."
+    return f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have it, {certain}", means
 
 
 def _calibration_lines(found: Plain) -> list[Line]:
@@ -252,12 +268,12 @@ def _calibration_lines(found: Plain) -> list[Line]:
 
 def _subgroups(found: Plain, term: str) -> Plain:
     """Return the table of the subgroups of one column, and its sentences."""
-    columns = ["", f"rows (with {term})", "how frequent", "sensitivity", "specificity", "PPV there", "AUC", "predicted / observed", "sensitivity, against the others", "specificity, against the others"]
+    columns = ["", f"rows ({term})", "how frequent", "sensitivity", "specificity", "PPV there", "AUC", "predicted / observed", "sensitivity, against the others", "specificity, against the others"]
     rows = []
     for each in found["groups"]:
         head = [each["name"], f"{each['rows']:,} ({each['events']:,})"]
         if "reason" in each:
-            rows.append([*head, Shown("–", each["reason"]), *[""] * 7])
+            rows.append([f"{each['name']}: too few to say", head[1], *["–"] * 8])
             continue
         cells = [percent(each["prevalence"]), *(shown(each[name], percent) for name in ("sensitivity", "specificity", "ppv"))]
         cells += [shown(each["auc"]), shown(each["ratio"])]
@@ -314,7 +330,7 @@ def _confusion(data: Plain, found: Plain) -> Plain:
 def _plots(data: Plain, answer: Plain) -> dict[str, Any]:
     question = data["questions"][answer["question"]]
     return {
-        "values": _value_plot(answer, question),
+        "by_prevalence": _value_plot(answer, question),
         "calibration": _calibration_plot(answer["calibration"]) if answer["calibration"]["curve"] else None,
         "benefit": _benefit_plot(answer, question),
     }
@@ -326,12 +342,12 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
     low, high = max(1e-6, rate / 30), min(0.6, 30 * rate)
     grid = expit(np.linspace(logit(low), logit(high), 61))
 
-    def after(ratio: float | None) -> np.ndarray:
+    def after(ratio: float | None, unbounded: bool) -> np.ndarray:
         if ratio is None:
-            return np.full(len(grid), np.nan)
+            return np.full(len(grid), 1.0 if unbounded else np.nan)
         return expit(logit(grid) + math.log(ratio)) if ratio > 0 else np.zeros(len(grid))
 
-    plus, minus = ({part: after(figures[name][part]) for part in ("value", "low", "high")} for name in ("lr_plus", "lr_minus"))
+    plus, minus = ({part: after(figures[name][part], figures[name]["low"] is not None) for part in ("value", "low", "high")} for name in ("lr_plus", "lr_minus"))
     series = [
         Series("NPV: of the others, do not have it", grid, 1 - minus["value"], 1 - minus["high"], 1 - minus["low"], style=2),
         Series("PPV: of the flagged, have it", grid, plus["value"], plus["low"], plus["high"]),
@@ -341,15 +357,18 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
 
 
 def _odds_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Return round numbers, far enough from each other in log-odds."""
     steps = [float(f"{each}e{power}") for power in range(-8, 0) for each in (1, 2, 5)]
-    inside = [each for each in (*steps, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999) if low <= each <= high]
-    return tuple(inside[:: max(1, math.ceil(len(inside) / 7))])
+    chosen: list[float] = []
+    for each in (*steps, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999):
+        if low <= each <= high and (not chosen or logit(each) - logit(chosen[-1]) > (logit(high) - logit(low)) / 7):
+            chosen.append(each)
+    return tuple(chosen)
 
 
 def _calibration_plot(found: Plain) -> Any:
     curve = found["curve"]
-    ends = np.array([curve["predicted"][0], curve["predicted"][-1], *curve["observed"]])
-    low, high = float(ends.min()), float(ends.max())
+    low, high = (float(expit(logit(curve["predicted"][end]) + more)) for end, more in ((0, -0.7), (-1, 0.7)))
     ticks = _odds_ticks(low, high)
     axes = (Axis(label, low, high, "log-odds", words=percent, ticks=ticks) for label in ("predicted risk", "observed frequency"))
     series = [

@@ -130,8 +130,8 @@ def _thresholds(seen: Scores, own: float) -> Array:
     low, high = expit(np.quantile(finite, [0.002, 0.999])) if len(finite) else (own, own)
     low, high = min(low, own / 4), max(high, expit(logit(own) + 1.5))
     round_ones = np.array([each for each in (*_round_numbers(-9), *_HIGH) if low <= each <= high])
-    few = round_ones if len(round_ones) <= 60 else round_ones[-60:]
-    return np.unique(np.append(few, own))
+    most = 60 if seen.sample.num_classes == 2 else 30
+    return np.unique(np.append(round_ones[:: math.ceil(len(round_ones) / most) or 1], own))
 
 
 def _round_numbers(lowest: int) -> list[float]:
@@ -262,13 +262,15 @@ def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
     if min(events, rest) < _FEW or ratio["value"] is None or ratio["low"] is None:
         return {"verdict": "unknown", "sentence": f"Too few people to say: {events:g} with it and {rest:g} without."}
     known = slope["low"] is not None
-    wrong = _off(ratio, 1.1), known and _off(slope, 1.1)
-    close = _within(ratio), known and _within(slope)
-    if any(wrong):
-        return {"verdict": "no", "sentence": " ".join(["No.", *_complaints(ratio, slope, *wrong)])}
-    if all(close):
-        return {"verdict": "yes", "sentence": f"Yes: on average it predicts {ratio['value']:.2f} times as much as occurs, and its risks are neither too extreme nor too cautious."}
-    return {"verdict": "unclear", "sentence": "No sign against it, but these rows are too few to show it."}
+    off, bent = _off(ratio, 1.1), known and _off(slope, 1.1)
+    if off or bent:
+        return {"verdict": "no", "sentence": " ".join(["No.", *_complaints(ratio, slope, off, bent)])}
+    if not _within(ratio) or known and not _within(slope):
+        return {"verdict": "unclear", "sentence": "No sign against it, but these rows are too few to show it."}
+    mean = f"on average its risks are {ratio['value']:.2f} times what occurs"
+    if not known:
+        return {"verdict": "unclear", "sentence": f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']})."}
+    return {"verdict": "yes", "sentence": f"Yes: {mean}, and they are neither too extreme nor too cautious."}
 
 
 def _off(figure: Plain, factor: float) -> bool:
@@ -292,10 +294,11 @@ def _complaints(ratio: Plain, slope: Plain, off: bool, bent: bool) -> list[str]:
 
 
 def _decision(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Plain:
-    """Return the decision curve at the mean of π."""
+    """Return the decision curve at the mean of π: its uncertainty would move all lines together."""
+    certain = Prevalence(question.prevalence.population)
     odds = logit(question.rate) + np.linspace(-math.log(20), math.log(20), 41)
     curve = decision_curve(
-        log_probs, question.target, question.prevalence, expit(np.unique(np.append(odds, logit(question.threshold)))),
+        log_probs, question.target, certain, expit(np.unique(np.append(odds, logit(question.threshold)))),
         positive=question.positive, level=level, groups=groups,
     )  # fmt: skip
     return {name: [_short(x) for x in getattr(curve, name).tolist()] for name in ("threshold", "net_benefit", "low", "high", "treat_all")}

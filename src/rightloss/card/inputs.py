@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import array_of, is_missing, log_prob_table
+from ..arrays import array_of, is_missing, is_tensor, log_prob_table
 from ..finding_tables import FindingRows, by_name, option_by_name
 from ..metrics.decisions import threshold_log_odds
 from ..metrics.sample import as_prevalence
@@ -194,7 +194,7 @@ def _kept(questions: list[Question]) -> list[int]:
 
 def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
     """Return labels as numbers of classes: those of names, or numbers as they are."""
-    given = target.to_numpy() if hasattr(target, "to_numpy") else np.asarray(array_of(target, "target") if not _texts(target) else target)
+    given = array_of(target, "target") if is_tensor(target) else np.asarray(target)
     named = list(classes) != list(range(len(classes)))
     if named and given.dtype.kind not in "f" and set(np.unique(given[:1000]).tolist()) <= set(classes):
         place = {name: number for number, name in enumerate(classes)}
@@ -206,10 +206,6 @@ def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
         came = f"{given.dtype} such as {given[:3].tolist()}"
         raise ValueError(f"Expected labels that are numbers of classes or among {list(classes)[:5]}, but got {came}: name the `classes`.")
     return given.astype(np.int64)
-
-
-def _texts(values: Any) -> bool:
-    return not hasattr(values, "dtype") and len(values) > 0 and isinstance(next(iter(values)), str)
 
 
 def _columns(by: Any) -> dict[str, Any]:
