@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import invoke
+from commands import ROOT, invoke
 from draws import assert_refused
 from scipy.special import expit, log_expit, logit
 from scipy.stats import beta
@@ -113,8 +115,7 @@ def test_several_models_and_several_findings_are_evaluated_each_by_itself(table:
     frame.to_csv(tmp_path / "reads.csv", index=False)
     named = ["--target", "mass", "--target", "cyst", "--population", "mass=0.02,cyst=1/10", "--from", "0.5"]
     findings = answer("evaluate", tmp_path / "reads.csv", *named)["findings"]
-    for name, figure in findings["mass"]["figures"].items():
-        assert figure == pytest.approx(one[name], rel=1e-9, nan_ok=True), name
+    assert findings["mass"]["figures"] == one
     assert findings["cyst"]["rows"] == [sum(scores()["y"][10:] == 0), sum(scores()["y"][10:] == 1)]
 
 
@@ -248,3 +249,16 @@ def test_names_of_columns_and_classes_are_no_markup(tmp_path: Path) -> None:
         page = (tmp_path / "card" / name).read_text()
         assert "<img src=x" not in page
         assert "<script>alert" not in page
+
+
+def test_the_commands_of_the_tutorial_print_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "tutorials" / "scores.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"^```python no-run\n(.*?)^```$", text, re.DOTALL | re.M)
+    exec(program, {})
+    commands = re.findall(r"^```sh\nrightloss (.*?)\n```$(?:\n\nThe terminal shows:\n\n```text\n(.*?)```$)?", text, re.DOTALL | re.M)
+    assert [line.split()[0] for line, _ in commands] == ["card", "evaluate", "retarget"]
+    for line, printed in commands:
+        done = invoke(*shlex.split(line))
+        assert done.exit_code == 0, done.stderr
+        assert printed in ("", done.stdout), line

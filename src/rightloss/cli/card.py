@@ -181,7 +181,8 @@ def _summary(data: Mapping[str, Any]) -> list[str]:
     said = []
     for found in data["answers"]:
         question, whole = data["questions"][found["question"]], found["whole_people"]
-        name = ": ".join(filter(None, [found["model"], question["label"]]))
+        label = data["about"].get("target", question["label"]) if len(data["questions"]) == 1 else question["label"]
+        name = ": ".join(filter(None, [found["model"], label]))
         flagged, ill = whole["found"] + whole["false_alarms"], whole["found"] + whole["missed"]
         said.append(
             f"{name}: of {question['people']:,} people {flagged:,} are flagged, and {whole['found']:,} of these have it; "

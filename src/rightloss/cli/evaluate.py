@@ -126,7 +126,8 @@ def _print_evaluation(name: str, found: Evaluation, labelled: Labelled, threshol
     figures = _shown(found, threshold)
     positive = labelled.classes[1] if len(labelled.classes) == 2 else None
     population = population_words(labelled.prevalence.population.tolist(), labelled.classes, positive)
-    counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
+    labels = [each if isinstance(each, str) else f"of class {each}" for each in labelled.classes]
+    counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labels, strict=True))
     decision = "for the more probable class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
     rows = [(_WORDS[name], number(each.value, 4), number(each.low), number(each.high)) for name, each in figures.items()]
     title = f"{name}: at" if name else "At"

@@ -71,7 +71,7 @@ def predict(
     With --level there are also columns low_… and high_… per class: limits of
     its probability. They say how far it could be off had the model learnt
     from other rows of the same kind (a jackknife by folds), and how uncertain
-    the population is, if it is a survey's ('12 of 3000'), learnt, or the mix
+    the population is, if it is a survey's (12/3000), learnt, or the mix
     of the training rows. A population stated as one number is taken as known.
 
     \b
@@ -85,7 +85,7 @@ def predict(
 
     \b
     With 95 % limits, where a survey found the disease in 12 of 3,000, in a pipe:
-      rightloss predict model new.csv --population "12 of 3000" \\
+      rightloss predict model new.csv --population 12/3000 \\
         --level 0.95 | head
 
     \b
