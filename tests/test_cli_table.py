@@ -451,13 +451,14 @@ def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_without_out_the_predictions_are_all_of_standard_output(folder: Path, tmp_path: Path) -> None:
-    new = people(40, seed=1).drop(columns="cancer").assign(clinic="zürich")
+    new = people(40, seed=1).drop(columns="cancer").assign(clinic="zürich", code="007")
     new.to_csv(tmp_path / "new.csv", index=False)
     arguments = ["predict", str(folder / "model"), str(tmp_path / "new.csv")]
     printed = invoke(*arguments)
     assert printed.exit_code == 0, printed.stderr
     assert invoke(*arguments, "--out", str(tmp_path / "p.csv")).exit_code == 0
     assert printed.stdout == (tmp_path / "p.csv").read_text()
+    assert pd.read_csv(tmp_path / "p.csv", dtype=str)["code"].eq("007").all()  # as it stands
     assert "40 rows predicted at the population 0.01 (yes)" in printed.stderr
     assert "Expected --out with --json" in invoke(*arguments, "--json").stderr
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .errors import quiet_exit
 from .parts import engine_of, open_for, used
 from .population import parse_population, population_text, population_words
-from .predictions_file import PREDICTED, check_output, in_order, kept_columns, warn_of_apostrophes, write_table
+from .predictions_file import PREDICTED, check_output, in_order, kept_columns, warn_of_apostrophes, write_table, writes_text
 from .table_options import (
     Address,
     Data,
@@ -106,7 +106,7 @@ def predict(
     with warnings_on_stderr(), engine_of(engine, address) as each:
         fitted = load_model(model)
         check_threshold(threshold, len(fitted.classes_))
-        table = open_for(fitted, data, encoding, each)
+        table = open_for(fitted, data, encoding, each, others_as_text=writes_text(out))
         limits = [] if level is None else limit_names(fitted)
         kept = kept_columns(table.columns, keep, [*probability_names(fitted), PREDICTED, *limits])
         names = list(dict.fromkeys([*kept, *(spec.name for spec in used(fitted))]))

@@ -46,6 +46,11 @@ def check_output(path: Path, overwrite: bool = True) -> None:
         require("pyarrow")
 
 
+def writes_text(out: Path | None) -> bool:
+    """Return whether predictions are written as text: to standard output, or to a file that is not Parquet."""
+    return out is None or not out.name.lower().endswith(".parquet")
+
+
 class FileFormat(NamedTuple):
     """The format of a file of predictions.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .errors import quiet_exit
 from .labelled import positive_last
 from .population import parse_mix, parse_population, parse_rates
-from .predictions_file import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table
+from .predictions_file import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table, writes_text
 from .scores import ScoreFile, certain, mix_of, two_classes
 from .table_options import (
     Encoding,
@@ -79,7 +79,7 @@ def retarget(
         from ..tabular import open_table  # noqa: F401 (what takes long)
     printed = sys.stdout.buffer
     with warnings_on_stderr():
-        file = ScoreFile.open(data, score, (), scale, encoding, map, all_else_as_text=True)
+        file = ScoreFile.open(data, score, (), scale, encoding, map, others_as_text=writes_text(out))
         if file.classes is not None:
             file = positive_last(file, positive)
         start, end = (_mix(file, mix, name) for mix, name in zip(ends, ("from_", "to"), strict=True))

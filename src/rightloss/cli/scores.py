@@ -56,7 +56,7 @@ class ScoreFile:
         scale: str,
         encoding: str | None,
         each: Each,
-        all_else_as_text: bool = False,
+        others_as_text: bool = False,
     ) -> ScoreFile:
         """Open a file and find its columns of scores: those named, p_… of each of several targets, or p_… of each class.
 
@@ -67,7 +67,7 @@ class ScoreFile:
             scale: of the scores.
             encoding: see `open_table`.
             each: of `engine_of`.
-            all_else_as_text: whether all other columns of a text file are read as they stand.
+            others_as_text: whether all other columns of a text file are read as they stand.
 
         Raises:
             ValueError: there are none, or a named one is missing.
@@ -77,7 +77,7 @@ class ScoreFile:
         checked_choice(scale, "scale", SCALES)
 
         def is_text(name: str) -> bool:
-            if all_else_as_text:
+            if others_as_text:
                 return name not in scores if scores else not name.startswith("p_")
             return not scores and [name] == list(targets)
 
