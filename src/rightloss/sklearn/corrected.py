@@ -143,7 +143,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         >>> balanced = LogisticRegression(class_weight="balanced")
         >>> model = PrevalenceCorrectedClassifier(balanced, population=0.01).fit(X, y)
         >>> model.method_, model.sampling_.tolist(), model.population_.tolist()
-        ('closed_form', [0.5, 0.5], [0.99, 0.01])
+        ('beta', [0.5, 0.5], [0.99, 0.01])
         >>> bool(model.predict_proba(X)[:, 1].mean() < balanced.fit(X, y).predict_proba(X)[:, 1].mean())
         True
         >>> model.set_population(0.001).population_.tolist()  # without a new fit
