@@ -150,10 +150,11 @@ def test_it_says_for_whom_the_model_works_worse_and_for_whom_nobody_can_say() ->
     risk, y = vendor(3000)
     group = np.where(np.arange(3000) % 2, "well read", "badly read").astype(object)
     group[:3] = "three"
-    risk = np.where(group == "badly read", 0.35 + 0.3 * risk, risk)
+    risk = np.where(group == "badly read", 0.6 * risk, risk)
     said = " ".join(card(table(risk), y, 0.5, by={"scanner": group}).data["answers"][0]["subgroups"]["scanner"]["summary"])
     assert "Worse for badly read: AUC" not in said  # ranks within a group are the same
-    assert "badly read: " in said
+    assert "Worse for badly read: sensitivity" in said
+    assert "Worse for well read: specificity" in said
     assert "Nobody can say for three" in said
 
 
@@ -193,7 +194,7 @@ def test_what_the_script_shows_is_what_python_computes(run: Callable[[str], Any]
     risk, y = vendor()
     made = card(table(risk), y, 0.02, from_=0.5, threshold=0.03).data["answers"][0]
     slider, names = made["slider"], ["sensitivity", "specificity", "lr_plus", "lr_minus", "ppv", "npv", "flagged", "found", "missed"]
-    places = [slider["start"], 5, len(slider["thresholds"]) - 5]
+    places = [slider["start"], slider["start"] - 4, slider["start"] + 6]
     stored = json.dumps(slider)
     shown = run(f"[0.02, 0.2].map((pi) => {places}.map((i) => cardFigures({stored}, i, pi)))")
     log_probs = rl.retarget(table(risk), 0.5, 0.02)
@@ -227,7 +228,7 @@ def test_every_card_is_valid_json_with_people_who_add_up_and_escaped_names(make:
         assert all(low <= each <= high for each, low, high in zip(*answer["slider"]["sensitivity"], strict=True))
     for page in (made.html(), made.markdown()):
         assert not re.search("<script>alert|<img", page)
-        assert not re.search(r"\b(nan|inf|none)\b", page.split("<script")[0], re.IGNORECASE)
+        assert not re.search(r"\b(nan|inf|NaN|None)\b", page.split("<body>")[-1].split("<script")[0])
     assert HOSTILE not in made.html()
 
 

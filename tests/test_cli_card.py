@@ -256,7 +256,8 @@ def test_the_commands_of_the_tutorial_print_what_it_says(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     (program,) = re.findall(r"^```python no-run\n(.*?)^```$", text, re.DOTALL | re.M)
     exec(program, {})
-    commands = re.findall(r"^```sh\nrightloss (.*?)\n```$(?:\n\nThe terminal shows:\n\n```text\n(.*?)```$)?", text, re.DOTALL | re.M)
+    block = r"^```sh\nrightloss (.*?)\n```$(?:\n\nThe terminal shows:\n\n```text\n(.*?)```$)?"
+    commands = re.findall(block, text, re.DOTALL | re.M)
     assert [line.split()[0] for line, _ in commands] == ["card", "evaluate", "retarget"]
     for line, printed in commands:
         done = invoke(*shlex.split(line))

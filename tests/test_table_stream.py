@@ -241,7 +241,19 @@ def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_li
         "fit": [data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model],
         "predict": [model, data, "--out", tmp_path / "p.csv"],
         "card": [model, data, "--out", tmp_path / "card"],
-        "retarget": [data, "--score", "density", "--scale", "logit", "--from", "0.5", "--to", "0.1", "--out", tmp_path / "m.csv"],
+        "retarget": [
+            data,
+            "--score",
+            "density",
+            "--scale",
+            "logit",
+            "--from",
+            "0.5",
+            "--to",
+            "0.1",
+            "--out",
+            tmp_path / "m.csv",
+        ],
     }.get(command, [model, data])
     program = "import sys; from rightloss.cli import application as a\n"
     program += "try: a()(sys.argv[1:])\nfinally: print('modules', *sys.modules)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Scale = Literal["linear", "log", "log-odds"]
-_ODDS_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+_DECADES = tuple(float(f"1e{power}") for power in range(-9, 10))
+_NEAR_ONE = (0.9, 0.99, 0.999, 0.9999)
+# Ticks of a scale, from many to few: those are drawn that are not too many.
+_TICKS: dict[str, list[tuple[float, ...]]] = {
+    "log": [tuple(step * each for each in _DECADES for step in (1, 2, 5)), _DECADES, _DECADES[::2]],
+    "log-odds": [
+        (*(step * each for each in _DECADES[:9] for step in (1, 2, 5)), 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, *_NEAR_ONE[2:]),
+        (*_DECADES[:9], 0.5, *_NEAR_ONE),
+        (*_DECADES[1:8:2], 0.5, *_NEAR_ONE[1::2]),
+    ],
+}
 _MOST_TICKS = 6
 _MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -32,12 +43,13 @@ _MARKS = (
     "M-5-5L5 5M5-5L-5 5",
 )
 _STYLES = len(_MARKS)  # `s0`, `s1`, … in the style sheet
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 48  # margins of the axes
+_RIGHT, _TOP, _BOTTOM = 18, 12, 48  # margins of the axes; that on the left is as wide as the labels
+_LETTER = 7  # width of a letter
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: values beyond its ends are drawn at the ends.
+    """An axis. Lines and bands end at its ends; marks and bars beyond are drawn at the ends.
 
     Attributes:
         label: what it shows.
@@ -65,15 +77,16 @@ class Axis:
         return cls(label, back(low - margin), back(high + margin), scale, **options)
 
     def places(self, values: ArrayLike) -> np.ndarray:
-        """Return where values are, from 0 at the low end to 1 at the high end; NaN stays."""
+        """Return where values are: 0 at the low end, 1 at the high end; NaN stays."""
         low, high = _scaled(np.array([self.low, self.high]), self.scale)
-        return np.clip((_scaled(np.asarray(values, float), self.scale) - low) / (high - low), 0, 1)
+        return (_scaled(np.asarray(values, float), self.scale) - low) / (high - low)
 
     def tick_values(self) -> list[float]:
         """Return the values with a tick."""
-        values = self.ticks or {"linear": self._linear, "log": self._log, "log-odds": lambda: _ODDS_TICKS}[self.scale]()
         slack = 1e-9 * (self.high - self.low)
-        return [each for each in values if self.low - slack <= each <= self.high + slack]
+        options = [self.ticks] if self.ticks else [self._linear()] if self.scale == "linear" else _TICKS[self.scale]
+        found = [[each for each in values if self.low - slack <= each <= self.high + slack] for values in options]
+        return next((each for each in found if len(each) <= _MOST_TICKS + 1), found[-1])
 
     def _linear(self) -> Sequence[float]:
         size = 10.0 ** math.floor(math.log10(self.high - self.low))
@@ -81,11 +94,6 @@ class Axis:
             s for s in (size / 10, size / 5, size / 4, size / 2, size, 2 * size) if (self.high - self.low) / s < _MOST_TICKS
         )
         return [round(i * step, 12) for i in range(math.floor(self.low / step), math.ceil(self.high / step) + 1)]
-
-    def _log(self) -> Sequence[float]:
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        steps = (1, 2, 5) if len(powers) < 4 else (1,)
-        return [float(f"{step}e{power}") for power in powers for step in steps]
 
 
 @dataclass(frozen=True)
@@ -129,21 +137,26 @@ def plot(
         marker: whether the plot has a vertical line that `moveMarker(plot, value)` of the page's script places.
 
     Examples:
-        >>> diagonal = Series("", [0, 1], [0, 1], style=None)
+        >>> diagonal = Series("calibrated", [0, 1], [0, 1], style=None)
         >>> drawn = plot(Axis("predicted", 0, 1), Axis("observed", 0, 1), [diagonal], alt="The diagonal.")
         >>> drawn.startswith('<svg class="plot" role="img" aria-label="The diagonal."')
         True
     """
+    drawn = drawing(x, y, series, alt=alt, width=width, height=height, marker=marker)
+    named = [tag("li", swatch(each), each.name) for each in series if each.name]
+    return drawn + tag("ul", *named, class_="legend") if named else drawn
+
+
+def drawing(
+    x: Axis, y: Axis, series: Sequence[Series], *, alt: str, width: int = 440, height: int = 340, marker: bool = False
+) -> Markup:
+    """Return the plot without its legend; arguments as in `plot`."""
     frame = _Frame(x, y, width, height)
     parts = [*frame.axes(), *(_drawn(each, frame) for each in series)]
     if marker:
         parts.append(tag("line", class_="marker", y1=_TOP, y2=height - _BOTTOM))
-    ends = {"data-scale": x.scale, "data-low": x.low, "data-high": x.high, "data-left": _LEFT, "data-right": width - _RIGHT}
-    drawing = tag("svg", *parts, class_="plot", role="img", aria_label=alt, viewBox=f"0 0 {width} {height}", **ends)
-    named = [each for each in series if each.name]
-    if not named:
-        return drawing
-    return drawing + tag("ul", *(tag("li", swatch(each), each.name) for each in named), class_="legend")
+    ends = {"data-scale": x.scale, "data-low": x.low, "data-high": x.high, "data-left": frame.left, "data-right": frame.right}
+    return tag("svg", *parts, class_="plot", role="img", aria_label=alt, viewBox=f"0 0 {width} {height}", **ends)
 
 
 def swatch(series: Series) -> Markup:
@@ -170,16 +183,27 @@ class _Frame:
     width: int
     height: int
 
+    @cached_property
+    def left(self) -> int:
+        return 26 + _LETTER * max((len(self.y.words(value)) for value in self.y.tick_values()), default=0)
+
+    @property
+    def right(self) -> int:
+        return self.width - _RIGHT
+
+    @property
+    def bottom(self) -> int:
+        return self.height - _BOTTOM
+
     def across(self, values: ArrayLike) -> np.ndarray:
-        return np.round(_LEFT + self.x.places(values) * (self.width - _RIGHT - _LEFT), 1)
+        return np.round(self.left + self.x.places(values) * (self.right - self.left), 1)
 
     def up(self, values: ArrayLike) -> np.ndarray:
-        bottom = self.height - _BOTTOM
-        return np.round(bottom - self.y.places(values) * (bottom - _TOP), 1)
+        return np.round(self.bottom - self.y.places(values) * (self.bottom - _TOP), 1)
 
     def axes(self) -> list[Markup]:
         """Return the ticks with their grid lines, and the labels."""
-        left, right, bottom = _LEFT, self.width - _RIGHT, self.height - _BOTTOM
+        left, right, bottom = self.left, self.right, self.bottom
         parts = []
         for value in self.x.tick_values():
             place = self.across(value)
@@ -194,26 +218,30 @@ class _Frame:
         parts.append(tag("text", self.y.label, transform=turned, text_anchor="middle"))
         return parts
 
+    def inside(self, *children: Markup) -> Markup:
+        """Return what is drawn within the axes; the rest is cut off."""
+        left, top, width, height = self.left - 1, _TOP - 1, self.right - self.left + 2, self.bottom - _TOP + 2
+        box = {"x": left, "y": top, "width": width, "height": height, "viewBox": f"{left} {top} {width} {height}"}
+        return tag("svg", *children, **box)
+
 
 def _drawn(series: Series, frame: _Frame) -> Markup:
     """Return a series: its band or bars, its line, and its marks."""
     x, y = frame.across(series.x), frame.up(series.y)
-    parts: list[Markup] = []
+    lines = [tag("path", class_="line", d=_path(zip(x, y, strict=True)))] if series.joined else []
+    bars: list[Markup] = []
+    at_x, at_y = x.clip(frame.left, frame.right), y.clip(_TOP, frame.bottom)
     if series.low is not None and series.high is not None:
         low, high = frame.up(series.low), frame.up(series.high)
         if series.marks:
-            parts += [
-                tag("path", class_="bar", d=f"M{a} {b}V{c}") for a, b, c in zip(x, low, high, strict=True) if _finite(a, b, c)
-            ]
+            ends = zip(at_x, low.clip(_TOP, frame.bottom), high.clip(_TOP, frame.bottom), strict=True)
+            bars = [tag("path", class_="bar", d=f"M{a} {b}V{c}") for a, b, c in ends if _finite(a, b, c)]
         else:
             around = np.isfinite(x + low + high)
             edge = [*zip(x[around], low[around], strict=True), *zip(x[around][::-1], high[around][::-1], strict=True)]
-            parts.append(tag("path", class_="band", d=_path(edge) + "z"))
-    if series.joined:
-        parts.append(tag("path", class_="line", d=_path(zip(x, y, strict=True))))
-    if series.marks:
-        parts += [_mark(series, a, b) for a, b in zip(x, y, strict=True) if _finite(a, b)]
-    return tag("g", *parts, class_=series.css)
+            lines.insert(0, tag("path", class_="band", d=_path(edge) + "z"))
+    marks = [_mark(series, a, b) for a, b in zip(at_x, at_y, strict=True) if _finite(a, b)] if series.marks else []
+    return tag("g", frame.inside(*lines), *bars, *marks, class_=series.css)
 
 
 def _mark(series: Series, x: float, y: float) -> Markup:

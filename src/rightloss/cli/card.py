@@ -162,7 +162,7 @@ def _of_model(folder: Path, data: Path | None, asked: Asked) -> tuple[Labelled, 
     words = {"model": str(folder), "data": "held-out rows of the training table" if data is None else str(data), "undone": kind}
     words |= {
         "target": _condition(read, model.target),
-        "sampling": population_text(model.sampling, model.classes_, model.positive),
+        "sampling": population_text(model.sampling.tolist(), model.classes_, model.positive),
     }
     return read, words
 

@@ -65,16 +65,25 @@ const figuresAt = (own, rest, pi) => {
   };
 };
 
+// The same from one class's data as `slider.one_against_rest` gives it: log-odds at `rate`, moved to π, flagged from risk t on.
+const unpackedSides = (one) => [one.own, ...one.rest].forEach((side) => (side.odds = unpacked(side.odds)));
+const figuresOf = ({ rate, own, rest }, pi, t) => {
+  const least = cut(t) - (logit(pi) - logit(rate)), flagged = (side) => ({ ...side, hits: countFrom(side.odds, least), rows: side.odds.length });
+  return figuresAt(flagged(own), rest.map(flagged), pi);
+};
+
 // Words: as rightloss.card.words has them.
 const percent = (p) => {
   if (!Number.isFinite(p)) return "–";
-  const rest = 100 * Math.min(Math.abs(p), Math.abs(1 - p));
-  const places = rest < 1e-12 ? 1 : Math.max(1, (p > 0.5 ? 1 : 2) - Math.floor(Math.log10(rest)));
-  return `${(100 * p).toFixed(Math.min(places, 100)).replace(/\.?0+$/, "").replace(/^-0$/, "0")} %`.replace("-", "−");
+  const rest = 100 * Math.min(Math.abs(p), Math.abs(1 - p)), [fewest, digits] = p > 0.5 ? [1, 2] : [0, 3];
+  if (rest > 0 && rest < 0.9999e-4) return p > 0.5 ? ">99.9999 %" : "<0.0001 %";
+  const places = rest ? Math.max(fewest, digits - 1 - Math.floor(Math.log10(rest))) : 0, text = (100 * p).toFixed(places);
+  return `${places ? text.replace(/\.?0+$/, "") : text} %`.replace("-", "−");
 };
 const share = (p) => {
-  const whole = Math.round(1 / p);
-  return whole >= 5 && +whole.toPrecision(2) === whole && Math.abs(whole * p - 1) < 0.002 ? `1 in ${whole.toLocaleString("en")}` : percent(p);
+  const whole = Math.round(1 / p), slack = +whole.toPrecision(1) === whole ? 0.005 : whole < 1e5 ? 1e-6 : 0;
+  if (whole >= 5 && Math.abs(whole * p - 1) < slack) return `1 in ${whole.toLocaleString("en")}`;
+  return whole > 1e6 ? `1 in ${(+whole.toPrecision(2)).toLocaleString("en")}` : percent(p);
 };
 const number = (n, digits = 3) => {
   if (!Number.isFinite(n)) return Number.isNaN(n) ? "–" : n > 0 ? "∞" : "−∞";
@@ -101,9 +110,10 @@ const show = (id, figure, words) => {
   Object.assign(found.dataset, { value: figure[0], low: figure[1], high: figure[2] });
   found.replaceChildren(words(figure[0]), ...(limits(figure, words) ? [element("span", { class: "range" }, limits(figure, words))] : []));
 };
-// A range control over a list of values: what it is at stands beside it, and is what a screen reader says.
-const slider = (id, values, words, moved) => {
+// A range control over a list of values, which `start` gives: what it is at stands beside it, and is what a screen reader says.
+const slider = (id, words, moved) => {
   const input = at(id);
+  let values = [];
   const say = () => {
     at(`${id}-shown`).textContent = words(values[input.value]);
     input.setAttribute("aria-valuetext", words(values[input.value]));
@@ -111,9 +121,7 @@ const slider = (id, values, words, moved) => {
   input.addEventListener("input", () => { say(); moved(); });
   return {
     get value() { return values[input.value]; },
-    set value(value) { input.value = nearest(values, value); say(); },
-    set values(list) { values = list; input.max = list.length - 1; },
-    start(list, value) { this.values = list; this.value = value; },
+    start(list, value) { values = list; input.max = list.length - 1; input.value = nearest(list, value); say(); },
   };
 };
 // Place the vertical line of a plot at a value of its horizontal axis.
