@@ -1,9 +1,9 @@
 """Measure how often the intervals of a card contain the true value.
 
-The classes are two Gaussians; the model is trained on equal classes and moved to π. Test rows are sampled half and half, or
-with 30 % of the class; the threshold is π, so that the average risk is flagged. True values are normal probabilities. Every case
-is drawn `DRAWS` times; with 4,000 draws, the standard error of a coverage of 95 % is 0.35 percentage points. In the cases with
-a survey, π itself is drawn from the posterior Beta(π n + ½, (1 − π) n + ½) of a survey of n people.
+The classes are two Gaussians; the model is correct at π. Test rows are sampled half and half, or with 30 % of the class; the
+threshold is π, so that whoever is above the average risk is flagged. True values are normal probabilities. Every case is drawn
+`DRAWS` times; with 4,000 draws, the standard error of a coverage of 95 % is 0.35 percentage points. With a survey of n people,
+π itself is drawn from its posterior, Beta(π n + ½, (1 − π) n + ½).
 Writes card_coverage.md: a row per case, a column per figure.
 """
 
@@ -22,7 +22,19 @@ from rightloss.metrics.one_vs_rest import scores
 from rightloss.metrics.predictive_values import figures_at, operating_point
 
 DRAWS, SEPARATION = 4000, 1.8
-FIGURES = ["sensitivity", "specificity", "lr_plus", "lr_minus", "ppv", "npv", "flagged", "found", "false_alarms", "missed", "mean / π"]
+FIGURES = [
+    "sensitivity",
+    "specificity",
+    "lr_plus",
+    "lr_minus",
+    "ppv",
+    "npv",
+    "flagged",
+    "found",
+    "false_alarms",
+    "missed",
+    "mean / π",
+]
 
 
 def odds(x: np.ndarray, pi: float) -> np.ndarray:
@@ -57,7 +69,8 @@ def coverage(n: int, share: float, pi: float, survey: int | None, draws: int) ->
 
 
 def main(draws: int = DRAWS) -> None:
-    cases = [(n, share, pi, None) for n in (200, 2000) for share in (0.5, 0.3) for pi in (0.3, 0.02, 0.001)]
+    known = [(n, share, pi) for n in (200, 2000) for share in (0.5, 0.3) for pi in (0.3, 0.02, 0.001)]
+    cases: list[tuple[int, float, float, int | None]] = [(*each, None) for each in known]
     cases += [(2000, 0.5, 0.02, 600), (2000, 0.5, 0.001, 3000)]
     rows = []
     for n, share, pi, survey in cases:

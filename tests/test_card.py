@@ -118,7 +118,9 @@ def test_the_intervals_of_the_threshold_are_those_of_operating_point() -> None:
 def test_an_uncertain_prevalence_widens_what_depends_on_it() -> None:
     risk, y = vendor()
     known, survey = (card(table(risk), y, pi, threshold=0.5).data for pi in (12 / 600, rl.Prevalence.beta(12, 588)))
-    widths = [{name: each["high"] - each["low"] for name, each in made["answers"][0]["figures"].items()} for made in (known, survey)]
+    widths = [
+        {name: each["high"] - each["low"] for name, each in made["answers"][0]["figures"].items()} for made in (known, survey)
+    ]
     for name in ("ppv", "npv", "found", "missed"):
         assert widths[1][name] > 1.2 * widths[0][name], name
     assert widths[1]["sensitivity"] == pytest.approx(widths[0]["sensitivity"], rel=0.1)
@@ -193,7 +195,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
 def test_what_the_script_shows_is_what_python_computes(run: Callable[[str], Any]) -> None:
     risk, y = vendor()
     made = card(table(risk), y, 0.02, from_=0.5, threshold=0.03).data["answers"][0]
-    slider, names = made["slider"], ["sensitivity", "specificity", "lr_plus", "lr_minus", "ppv", "npv", "flagged", "found", "missed"]
+    slider, names = (
+        made["slider"],
+        ["sensitivity", "specificity", "lr_plus", "lr_minus", "ppv", "npv", "flagged", "found", "missed"],
+    )
     places = [slider["start"], slider["start"] - 4, slider["start"] + 6]
     stored = json.dumps(slider)
     shown = run(f"[0.02, 0.2].map((pi) => {places}.map((i) => cardFigures({stored}, i, pi)))")
@@ -210,8 +215,11 @@ def test_what_the_script_shows_is_what_python_computes(run: Callable[[str], Any]
     own = shown[0][0]
     for name in names:
         unit = 1000 if name in ("flagged", "found", "missed") else 1
-        assert (unit * np.array(own[name])).tolist() == pytest.approx([made["figures"][name][end] for end in ("value", "low", "high")])
-    helps = run(f"{json.dumps([each['prevalence'] for each in made['prevalences']])}.map((pi) => helps(cardFigures({stored}, {slider['start']}, pi), pi, {0.03 / 0.97}))")
+        assert (unit * np.array(own[name])).tolist() == pytest.approx(
+            [made["figures"][name][end] for end in ("value", "low", "high")]
+        )
+    rates, start = json.dumps([each["prevalence"] for each in made["prevalences"]]), slider["start"]
+    helps = run(f"{rates}.map((pi) => helps(cardFigures({stored}, {start}, pi), pi, {0.03 / 0.97}))")
     assert helps == [each["helps"] for each in made["prevalences"]]
 
 

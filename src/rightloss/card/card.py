@@ -29,7 +29,6 @@ from .words import crowd
 SCHEMA = "rightloss card 1"
 _FILES = ("card.html", "card.md", "card.json")
 _COMPARED = ("expected_log_likelihood", "auc", "tpr", "tnr", "ppv", "npv", "net_benefit", "calibration_slope")
-_MOST_CELLS = 12  # classes of a table of decisions
 
 
 def card(
@@ -56,7 +55,7 @@ def card(
     Args:
         predictions: log-probabilities `(n, k)`, or those that each finding is present, `(n, L)`; a fitted scikit-learn
             classifier, with `rows`; or a dict by name of several models on the same rows.
-        target: labels in any mix of classes: numbers of the columns, or names in `classes`; for findings `(n, L)` of 0, 1 and NaN.
+        target: labels in any mix of classes: numbers of the columns, or names in `classes`; for findings `(n, L)` of 0, 1, NaN.
         prevalence: π, as in `evaluate`: a number, K frequencies, a `Prevalence` such as `Prevalence.beta(12.5, 2988.5)` from a
             survey, an estimate, or by finding.
         rows: the labelled rows' columns, for fitted classifiers.
@@ -93,7 +92,9 @@ def card(
         "questions": [_question(inputs, each) for each in inputs.questions],
         "left_out": inputs.left_out,
         "answers": answers,
-        "decisions": [] if inputs.multilabel or len(inputs.labels) < 3 else [_decisions(inputs, model) for model in inputs.models],
+        "decisions": []
+        if inputs.multilabel or len(inputs.labels) < 3
+        else [_decisions(inputs, model) for model in inputs.models],
         "comparisons": _comparisons(inputs),
     }
     return Card(data)
@@ -134,7 +135,9 @@ class Card:
         folder = Path(folder)
         there = [name for name in _FILES if (folder / name).exists()]
         if there and not overwrite:
-            raise ValueError(f"Expected a folder without a card, but {folder} has {', '.join(there)}: choose another, or overwrite it.")
+            raise ValueError(
+                f"Expected a folder without a card, but {folder} has {', '.join(there)}: choose another, or overwrite it."
+            )
         pages = dict(zip(_FILES, (self.html(), self.markdown(), self.json()), strict=True))
         folder.mkdir(parents=True, exist_ok=True)
         for name, page in pages.items():
@@ -171,7 +174,8 @@ def _answer(inputs: CardInputs, model: str, number: int) -> Plain:
     found["figures"]["skill"] = skill
     found["calibration"] |= {"slope": slope} | judged(found["calibration"], slope, events, rest)
     subgroups = {
-        column: by_subgroup(question, table, names, codes, inputs.groups, inputs.level) for column, (names, codes) in inputs.by.items()
+        column: by_subgroup(question, table, names, codes, inputs.groups, inputs.level)
+        for column, (names, codes) in inputs.by.items()
     }
     return {"model": model, "question": number, **found, "subgroups": subgroups}
 
@@ -193,11 +197,13 @@ def _comparisons(inputs: CardInputs) -> list[Plain]:
         question = inputs.questions[number]
         two = question.prevalence.num_classes == 2
         for a, b in combinations(inputs.models, 2):
-            tables = (inputs.models[each][number] for each in (a, b))
             threshold = question.threshold if two else None
-            seen = compare(*tables, question.target, question.prevalence, threshold=threshold, groups=inputs.groups, level=inputs.level)
+            first, second = (inputs.models[each][number] for each in (a, b))
+            options: Plain = {"threshold": threshold, "groups": inputs.groups, "level": inputs.level}
+            seen = compare(first, second, question.target, question.prevalence, **options)
             differences = {
-                name: figure(each.value, each.low, each.high, each.reason) | {"verdict": {"a ahead": a, "b ahead": b}.get(each.verdict)}
+                name: figure(each.value, each.low, each.high, each.reason)
+                | {"verdict": {"a ahead": a, "b ahead": b}.get(each.verdict)}
                 for name, each in ((name, seen[name]) for name in _COMPARED)
             }
             label = question.label if inputs.multilabel or two else None

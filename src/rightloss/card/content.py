@@ -28,7 +28,8 @@ ITEMS = {
     "performance": "TRIPOD+AI 23a, STARD-AI 31",
 }
 _OWN_LINES = ("title", "target", "model", "data", "population_source", "undone", "sampling", "shift")
-_PERFORMANCE = {
+_Words = Callable[[float], str]
+_PERFORMANCE: dict[str, tuple[str, str, _Words]] = {
     "sensitivity": ("Sensitivity", "of those with it, flagged", percent),
     "specificity": ("Specificity", "of those without it, not flagged", percent),
     "ppv": ("Positive predictive value (PPV)", "of the flagged, have it", percent),
@@ -38,11 +39,12 @@ _PERFORMANCE = {
     "auc": ("AUC", "at any threshold: how often somebody with it has the higher risk", number),
     "skill": ("Skill", "of the way from always answering the prevalence to certainty", percent),
 }
-_COMPARED = {
+_COMPARED: dict[str, tuple[str, _Words]] = {
     "expected_log_likelihood": ("expected log-likelihood", number), "auc": ("AUC", number), "tpr": ("sensitivity", percent),
     "tnr": ("specificity", percent), "ppv": ("PPV", percent), "npv": ("NPV", percent), "net_benefit": ("net benefit", number),
     "calibration_slope": ("calibration slope", number),
 }  # fmt: skip
+_VERDICTS = {"yes": "yes", "no": "no", "unclear": "no sign against it", "unknown": "too few to say"}
 _HELPS = {"yes": "yes", "no": "no", "unclear": "cannot tell"}
 _MOST_CELLS = 12
 
@@ -92,11 +94,19 @@ def metadata(data: Plain) -> list[Plain]:
         for each in (answer for answer in data["answers"] if answer["model"] == model):
             question = data["questions"][each["question"]]
             metrics = [
-                {"type": name, "name": words[0], "value": value, "low": each["figures"][name]["low"], "high": each["figures"][name]["high"]}
+                {
+                    "type": name,
+                    "name": words[0],
+                    "value": value,
+                    "low": each["figures"][name]["low"],
+                    "high": each["figures"][name]["high"],
+                }
                 for name, words in _PERFORMANCE.items()
                 if (value := each["figures"][name]["value"]) is not None
             ]
-            where = f"{about.get('data', 'labelled rows')}, weighted to a prevalence of {percent(question['prevalence']['value'])}"
+            where = (
+                f"{about.get('data', 'labelled rows')}, weighted to a prevalence of {percent(question['prevalence']['value'])}"
+            )
             results.append({"task": f"Prediction of {_term(data, each)}", "dataset": where, "metrics": metrics})
         found.append({"name": model or about.get("model", "model"), "results": results})
     return found
@@ -140,7 +150,7 @@ def _term(data: Plain, answer: Plain) -> str:
     return f"class {label}" if label.lstrip("-").isdigit() else label
 
 
-def shown(found: Plain, of: Callable[[float], str] = number, unit: float = 1.0) -> Shown:
+def shown(found: Plain, of: _Words = number, unit: float = 1.0) -> Shown:
     """Return a figure of the data as text; with a lower limit alone as "above" it."""
     value, low, high = (None if found[name] is None else unit * found[name] for name in ("value", "low", "high"))
     if value is None:
@@ -180,7 +190,10 @@ def _answer(data: Plain, answer: Plain) -> Plain:
 def _counts(answer: Plain) -> dict[str, Shown]:
     """Return people in whole people who add up, with limits."""
     whole = answer["whole_people"] | {"flagged": answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]}
-    return {name: shown(answer["figures"][name], people)._replace(value=people(whole[name])) for name in ("flagged", "found", "false_alarms", "missed")}
+    return {
+        name: shown(answer["figures"][name], people)._replace(value=people(whole[name]))
+        for name in ("flagged", "found", "false_alarms", "missed")
+    }
 
 
 def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
@@ -193,18 +206,47 @@ def _origin(data: Plain, question: Plain, term: str) -> list[Line]:
         source = f"known as well as from {number(a)} with it among {number(a + b)} people, Beta({number(a)}, {number(b)})"
     moved = "made for this prevalence, as given"
     if was is not None:
-        moved = f"from {percent(was)} to {percent(rate)} by Bayes’ rule; how people of each class look is assumed to be the same"
+        moved = (
+            f"from {percent(was)} to {percent(rate)} by Bayes’ rule; how people of each class look is assumed to be the same"
+        )
     lines = [
         Line(f"How frequent {term} is (π)", shown(pi, percent), source, ITEMS["population"]),
         Line("Predictions moved", "yes" if was is not None else "no", moved, ITEMS["undone"]),
-        Line("What was undone", about.get("undone", "not reported"), "weights, or a rebalanced sample, in training", ITEMS["undone"]),
-        Line("Training mix (ρ)", about.get("sampling", "not reported"), "how frequent it was among the training rows", ITEMS["undone"]),
-        Line("Test rows", f"{rows:,}", f"{events:,} of them {term} ({percent(events / rows)}), weighted to π" + _patients(question), ITEMS["rows"]),
-        Line("Flagged from a risk of", percent(t), f"{question['threshold_reason']}; a missed case weighs as much as {number((1 - t) / t)} false alarms", ITEMS["threshold"]),
-        Line("Same kind of people?", about.get("shift", "not tested"), "test of label shift between test rows and population", ITEMS["population"]),
+        Line(
+            "What was undone",
+            about.get("undone", "not reported"),
+            "weights, or a rebalanced sample, in training",
+            ITEMS["undone"],
+        ),
+        Line(
+            "Training mix (ρ)",
+            about.get("sampling", "not reported"),
+            "how frequent it was among the training rows",
+            ITEMS["undone"],
+        ),
+        Line(
+            "Test rows",
+            f"{rows:,}",
+            f"{events:,} of them {term} ({percent(events / rows)}), weighted to π" + _patients(question),
+            ITEMS["rows"],
+        ),
+        Line(
+            "Flagged from a risk of",
+            percent(t),
+            f"{question['threshold_reason']}; a missed case weighs as much as {number((1 - t) / t)} false alarms",
+            ITEMS["threshold"],
+        ),
+        Line(
+            "Same kind of people?",
+            about.get("shift", "not tested"),
+            "test of label shift between test rows and population",
+            ITEMS["population"],
+        ),
     ]
     lines += [Line(_capital(name), about[name], "", "") for name in ("model", "data") if name in about]
-    return lines + [Line(_capital(name.replace("_", " ")), text, "", "") for name, text in about.items() if name not in _OWN_LINES]
+    return lines + [
+        Line(_capital(name.replace("_", " ")), text, "", "") for name, text in about.items() if name not in _OWN_LINES
+    ]
 
 
 def _patients(question: Plain) -> str:
@@ -215,7 +257,10 @@ def _cross(answer: Plain, question: Plain, term: str) -> Plain:
     """Return the cross-tabulation, in people and in test rows."""
     figures, events = answer["figures"], question["events"]
     others = question["rows"] - events
-    hit, right = (round(each * count) for each, count in ((figures["sensitivity"]["value"], events), (figures["specificity"]["value"], others)))
+    hit, right = (
+        round(each * count)
+        for each, count in ((figures["sensitivity"]["value"], events), (figures["specificity"]["value"], others))
+    )
     whole = answer["whole_people"]
 
     def cell(name: str, rows: int) -> Shown:
@@ -234,7 +279,9 @@ def _prevalences(answer: Plain, question: Plain) -> Plain:
         of = f" of {each['people']:,}"
         cells = [shown(each[name], people) for name in ("flagged", "found", "missed")]
         cells[0] = cells[0]._replace(value=cells[0].value + of)
-        rows.append([share(each["prevalence"]), *cells, shown(each["ppv"], percent), shown(each["npv"], percent), _HELPS[each["helps"]]])
+        rows.append(
+            [share(each["prevalence"]), *cells, shown(each["ppv"], percent), shown(each["npv"], percent), _HELPS[each["helps"]]]
+        )
     own = [each["prevalence"] for each in answer["prevalences"]].index(question["prevalence"]["value"])
     return {"columns": columns, "rows": rows, "own": own}
 
@@ -244,8 +291,8 @@ def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
     found = answer["helps"]
     means = (
         f"Helps: better than flagging nobody, and better than flagging everybody, if a missed case weighs as much as "
-        f"{number(1 / found['price'])} false alarms, which is what a threshold of {percent(question['threshold'])} says. Outside this range "
-        "choose another threshold. Before anybody reads risks at another prevalence, move them there (rightloss retarget)."
+        f"{number(1 / found['price'])} false alarms, which is what a threshold of {percent(question['threshold'])} says. "
+        "Outside this range choose another threshold. Before anybody reads risks at another prevalence, move them there (rightloss retarget)."
     )
     if found["low"] is None:
         return "At this threshold it helps at no prevalence.", means
@@ -253,22 +300,48 @@ def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
     certain = "but in view of the intervals that is certain nowhere."
     if sure["low"] is not None:
         certain = f"and that is certain, in view of the intervals, from {percent(sure['low'])} to {percent(sure['high'])}."
-    return f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have it, {certain}", means
+    return (
+        f"At this threshold it helps where from {percent(found['low'])} to {percent(found['high'])} have it, {certain}",
+        means,
+    )
 
 
 def _calibration_lines(found: Plain) -> list[Line]:
     lines = [
-        Line("Mean prediction / π", shown(found["ratio"]), "1 is right; above 1, risks are too high on average", ITEMS["performance"]),
+        Line(
+            "Mean prediction / π",
+            shown(found["ratio"]),
+            "1 is right; above 1, risks are too high on average",
+            ITEMS["performance"],
+        ),
         Line("Calibration slope", shown(found["slope"]), "1 is right; below 1, risks are too extreme", ITEMS["performance"]),
     ]
     if found.get("ici") is not None:
-        lines.append(Line("Mean distance (ICI)", percent(found["ici"]), "between the curve and the diagonal, over the population", ITEMS["performance"]))
+        lines.append(
+            Line(
+                "Mean distance (ICI)",
+                percent(found["ici"]),
+                "between the curve and the diagonal, over the population",
+                ITEMS["performance"],
+            )
+        )
     return lines
 
 
 def _subgroups(found: Plain, term: str) -> Plain:
     """Return the table of the subgroups of one column, and its sentences."""
-    columns = ["", f"rows ({term})", "how frequent", "sensitivity", "specificity", "PPV there", "AUC", "predicted / observed", "sensitivity, against the others", "specificity, against the others"]
+    columns = [
+        "",
+        f"rows ({term})",
+        "how frequent",
+        "sensitivity",
+        "specificity",
+        "PPV there",
+        "AUC",
+        "predicted / observed",
+        "sensitivity, against the others",
+        "specificity, against the others",
+    ]
     rows = []
     for each in found["groups"]:
         head = [each["name"], f"{each['rows']:,} ({each['events']:,})"]
@@ -280,7 +353,9 @@ def _subgroups(found: Plain, term: str) -> Plain:
         gaps = each["differences"]
         cells += ["–", "–"] if gaps is None else [shown(gaps[name], _points) for name in ("sensitivity", "specificity")]
         rows.append([*head, *cells])
-    notes = found["summary"] + ([f"{counted(found['rows_left_out'], 'row')} of further groups are not shown."] if found["rows_left_out"] else [])
+    notes = found["summary"] + (
+        [f"{counted(found['rows_left_out'], 'row')} of further groups are not shown."] if found["rows_left_out"] else []
+    )
     return {"columns": columns, "rows": rows, "notes": notes}
 
 
@@ -290,14 +365,29 @@ def _points(value: float) -> str:
 
 def _overview(data: Plain) -> Plain:
     """Return a line for each answer."""
-    columns = ["", "how frequent", "rows (with it)", "flagged from", "sensitivity", "specificity", "PPV", "AUC", "predicted / observed", "calibrated?"]
+    columns = [
+        "",
+        "how frequent",
+        "rows (with it)",
+        "flagged from",
+        "sensitivity",
+        "specificity",
+        "PPV",
+        "AUC",
+        "predicted / observed",
+        "calibrated?",
+    ]
     rows = []
     for each in data["answers"]:
         question, figures = data["questions"][each["question"]], each["figures"]
         head = ", ".join(filter(None, [each["model"], _term(data, each) if len(data["questions"]) > 1 else ""]))
-        cells = [share(question["prevalence"]["value"]), f"{question['rows']:,} ({question['events']:,})", percent(question["threshold"])]
-        cells += [shown(figures[name], percent) for name in ("sensitivity", "specificity", "ppv")]
-        verdict = {"yes": "yes", "no": "no", "unclear": "no sign against it", "unknown": "too few to say"}[each["calibration"]["verdict"]]
+        cells = [
+            share(question["prevalence"]["value"]),
+            f"{question['rows']:,} ({question['events']:,})",
+            percent(question["threshold"]),
+            *(shown(figures[name], percent) for name in ("sensitivity", "specificity", "ppv")),
+        ]
+        verdict = _VERDICTS[each["calibration"]["verdict"]]
         rows.append([head, *cells, shown(figures["auc"]), shown(each["calibration"]["ratio"]), verdict])
     return {"columns": columns, "rows": rows}
 
@@ -307,7 +397,8 @@ def _comparison(found: Plain) -> Plain:
     rows = []
     for name, (label, of) in _COMPARED.items():
         each = found["differences"][name]
-        rows.append([label, shown(each, of), f"{each['verdict']} ahead" if each["verdict"] else "undecided" if each["value"] is not None else "–"])
+        ahead = f"{each['verdict']} ahead" if each["verdict"] else "undecided" if each["value"] is not None else "–"
+        rows.append([label, shown(each, of), ahead])
     title = f"{found['a']} minus {found['b']}" + (f", {found['question']}" if found["question"] else "")
     return {"title": title, "columns": ["", "difference", ""], "rows": rows}
 
@@ -324,7 +415,13 @@ def _confusion(data: Plain, found: Plain) -> Plain:
         worst = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None)[:_MOST_CELLS], wrong.shape))[0]
         columns = ["is", "said", "people"]
         rows = [[labels[i], labels[j], people(of * wrong[i, j])] for i, j in worst]
-    return {"model": found["model"], "columns": columns, "rows": rows, "of": f"{of:,}", "right": percent(float(np.trace(shares)))}
+    return {
+        "model": found["model"],
+        "columns": columns,
+        "rows": rows,
+        "of": f"{of:,}",
+        "right": percent(float(np.trace(shares))),
+    }
 
 
 def _plots(data: Plain, answer: Plain) -> dict[str, Any]:
@@ -347,7 +444,10 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
             return np.full(len(grid), 1.0 if unbounded else np.nan)
         return expit(logit(grid) + math.log(ratio)) if ratio > 0 else np.zeros(len(grid))
 
-    plus, minus = ({part: after(figures[name][part], figures[name]["low"] is not None) for part in ("value", "low", "high")} for name in ("lr_plus", "lr_minus"))
+    plus, minus = (
+        {part: after(figures[name][part], figures[name]["low"] is not None) for part in ("value", "low", "high")}
+        for name in ("lr_plus", "lr_minus")
+    )
     series = [
         Series("NPV: of the others, do not have it", grid, 1 - minus["value"], 1 - minus["high"], 1 - minus["low"], style=2),
         Series("PPV: of the flagged, have it", grid, plus["value"], plus["low"], plus["high"]),
@@ -370,12 +470,12 @@ def _calibration_plot(found: Plain) -> Any:
     curve = found["curve"]
     low, high = (float(expit(logit(curve["predicted"][end]) + more)) for end, more in ((0, -0.7), (-1, 0.7)))
     ticks = _odds_ticks(low, high)
-    axes = (Axis(label, low, high, "log-odds", words=percent, ticks=ticks) for label in ("predicted risk", "observed frequency"))
+    x, y = (Axis(each, low, high, "log-odds", words=percent, ticks=ticks) for each in ("predicted risk", "observed frequency"))
     series = [
         Series("perfectly calibrated", [low, high], [low, high], style=None),
         Series("observed", curve["predicted"], curve["observed"], curve["low"], curve["high"]),
     ]
-    return plot(*axes, series, alt="Observed frequency by predicted risk, with an interval as a band, beside the diagonal.")
+    return plot(x, y, series, alt="Observed frequency by predicted risk, with an interval as a band, beside the diagonal.")
 
 
 def _benefit_plot(answer: Plain, question: Plain) -> Any:
@@ -385,12 +485,23 @@ def _benefit_plot(answer: Plain, question: Plain) -> Any:
     top = unit * max(float(np.nanmax(curve["high"])), rate)
     series = [
         Series("flag nobody", [t[0], t[-1]], [0, 0], style=None),
-        Series("flag everybody", t, np.where(curve["treat_all"] * unit < -0.35 * top, np.nan, curve["treat_all"] * unit), style=1),
+        Series(
+            "flag everybody", t, np.where(curve["treat_all"] * unit < -0.35 * top, np.nan, curve["treat_all"] * unit), style=1
+        ),
         Series("flag by the model", t, unit * curve["net_benefit"], unit * curve["low"], unit * curve["high"]),
     ]
-    x = Axis("flag from this risk on", float(t[0]), float(t[-1]), "log-odds", words=percent, ticks=_odds_ticks(float(t[0]), float(t[-1])))
+    x = Axis(
+        "flag from this risk on",
+        float(t[0]),
+        float(t[-1]),
+        "log-odds",
+        words=percent,
+        ticks=_odds_ticks(float(t[0]), float(t[-1])),
+    )
     y = Axis(f"net benefit among {unit:,} people", -0.35 * top, 1.05 * top, words=number)
-    return plot(x, y, series, alt="Net benefit by threshold, of the model, of flagging everybody and of flagging nobody.", marker=True)
+    return plot(
+        x, y, series, alt="Net benefit by threshold, of the model, of flagging everybody and of flagging nobody.", marker=True
+    )
 
 
 def _dots(answer: Plain) -> dict[str, str]:
@@ -405,5 +516,3 @@ def _dots(answer: Plain) -> dict[str, str]:
         paths[name] = "".join(f"M{10 * (i // 25) + 5} {10 * (i % 25) + 5}h0" for i in range(place, place + count))
         place += count
     return paths
-
-

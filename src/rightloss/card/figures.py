@@ -7,19 +7,18 @@ undefined, with a `reason`. People are counted among `people`, 1,000 or more whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
-from scipy.stats import beta, norm
+from scipy.stats import beta
+from scipy.stats import t as student_t
 
 from ..arrays import random_generator
 from ..metrics.curves import roc_curve
 from ..metrics.evaluate import evaluate
 from ..metrics.figures import Evaluation
-from ..metrics.one_vs_rest import Array, Counts, Scores, scores, with_limits
+from ..metrics.one_vs_rest import Array, Scores, scores, with_limits
 from ..metrics.predictive_values import AT_A_THRESHOLD, OperatingPoint, decision_curve, figures_at, operating_point
 from ..metrics.smooth_calibration import smooth_calibration_curve
 from ..prevalence import Prevalence
@@ -44,7 +43,10 @@ _FEW = 10  # examples of a class
 
 def figure(value: float, low: float = math.nan, high: float = math.nan, reason: str = "") -> Plain:
     """Return a figure for JSON: what is undefined or infinite is None, with a reason."""
-    found: Plain = {name: float(each) if math.isfinite(each) else None for name, each in zip(("value", "low", "high"), (value, low, high), strict=True)}
+    found: Plain = {
+        name: float(each) if math.isfinite(each) else None
+        for name, each in zip(("value", "low", "high"), (value, low, high), strict=True)
+    }
     if math.isnan(value):
         found |= {"low": None, "high": None}
     return found | ({"reason": reason} if reason else {})
@@ -58,7 +60,9 @@ def answer(question: Question, log_probs: np.ndarray, groups: Any, level: float)
         positive=question.positive, level=level, groups=groups,
     )  # fmt: skip
     found = at_threshold(at)
-    area = roc_curve(log_probs, question.target, prevalence=question.prevalence, positive=question.positive, level=level, groups=groups)
+    area = roc_curve(
+        log_probs, question.target, prevalence=question.prevalence, positive=question.positive, level=level, groups=groups
+    )
     found["auc"] = figure(area.auc, area.low, area.high)
     slider = moving(seen, question, level)
     _start_as(slider, found, at.people)
@@ -105,7 +109,13 @@ def moving(seen: Scores, question: Question, level: float) -> Plain:
     rates = sorted({each for each in _round_numbers(-6) if each <= 0.5} | {0.55, 0.6, 0.7, 0.8, 0.9} | {question.rate})
     figures = {NAMES[name]: each for name, each in zip(AT_A_THRESHOLD, everything.transpose(1, 0, 2), strict=True)}
     listed = {name: [[_short(x) for x in row] for row in each.tolist()] for name, each in figures.items()}
-    return {"thresholds": cuts.tolist(), "start": int(np.searchsorted(cuts, question.threshold)), "prevalences": rates, "rate": question.rate, **listed}
+    return {
+        "thresholds": cuts.tolist(),
+        "start": int(np.searchsorted(cuts, question.threshold)),
+        "prevalences": rates,
+        "rate": question.rate,
+        **listed,
+    }
 
 
 def _limits(seen: Scores, cuts: Array, prevalence: Prevalence, level: float) -> np.ndarray:
@@ -182,7 +192,7 @@ def at_prevalences(seen: Scores, question: Question, level: float) -> list[Plain
 
 
 def helps(plus: list[float], minus: list[float], pi: float, price: float) -> str:
-    """Return "yes", "no" or "unclear": whether LR+ is above, and LR− below, the price over the odds of π, given their limits."""
+    """Return "yes", "no" or "unclear": whether the price over the odds of π is below LR+ and above LR−, given their limits."""
     least = price / (pi / (1 - pi))
     if math.isnan(plus[0]) or math.isnan(minus[0]):
         return "no"  # it is the same as flagging nobody, or everybody
@@ -226,34 +236,47 @@ def _curve(question: Question, log_probs: np.ndarray, groups: Any, level: float)
     if len(target) > 2 * _MOST_CURVED:
         stream = np.random.default_rng(0)
         own = [np.flatnonzero(target == c) for c in range(log_probs.shape[1])]
-        some = np.sort(np.concatenate([each if len(each) <= _MOST_CURVED else stream.choice(each, _MOST_CURVED, False) for each in own]))
+        some = np.sort(
+            np.concatenate([each if len(each) <= _MOST_CURVED else stream.choice(each, _MOST_CURVED, False) for each in own])
+        )
     clusters = None if groups is None else np.asarray(groups)[some]
     certain = Prevalence(question.prevalence.population)
-    return smooth_calibration_curve(log_probs[some], target[some], certain, positive=question.positive, level=level, groups=clusters)
+    return smooth_calibration_curve(
+        log_probs[some], target[some], certain, positive=question.positive, level=level, groups=clusters
+    )
 
 
 def mean_over_observed(seen: Scores, inside: np.ndarray, level: float) -> Plain:
-    """Return the mean prediction over the observed frequency among some of the population, with limits by the delta method.
+    """Return the mean prediction over the observed frequency among some of the population, with limits.
 
-    With all of them the observed frequency is π. The classes are sampled separately; patients are drawn as a whole.
+    With all of them the observed frequency is π. The classes are sampled separately; patients are drawn as a whole. Where the
+    class is rare a few predictions make up much of the mean, whose estimates are then skewed. So the limits are those of a t
+    distribution with Satterthwaite's degrees of freedom, corrected for skewness as by Hall (1992).
     """
-    sample, pi = seen.sample, seen.sample.prevalence.population
-    weights, own = sample.population_weights, seen.is_positive
-    predicted = np.where(inside, seen.probability, 0.0)
-    hit = np.where(inside & own, 1.0, 0.0)
+    sample, weights = seen.sample, seen.sample.population_weights
+    predicted, hit = np.where(inside, seen.probability, 0.0), np.where(inside & seen.is_positive, 1.0, 0.0)
     expected, observed = float(weights @ predicted), float(weights @ hit)
     if observed == 0 or expected == 0:
         return figure(math.nan, reason="no events" if observed == 0 else "all predictions are 0")
     added = predicted / expected - hit / observed
-    totals = sample.totals
-    with np.errstate(invalid="ignore"):
-        means = np.bincount(sample.labels, added if sample.votes is None else added * sample.votes, len(pi)) / totals
+    means = np.bincount(sample.labels, weights * added, sample.num_classes) / sample.prevalence.population
     influence = weights * (added - means[sample.labels])
     if seen.groups is not None:
         influence = np.bincount(seen.groups, influence)
-    error = float(np.sqrt(np.square(influence).sum())) * norm.ppf((1 + level) / 2)
-    value = expected / observed
-    return figure(value, value * math.exp(-error), value * math.exp(error))
+    value, error = expected / observed, math.sqrt(float(np.square(influence).sum()))
+    if error <= 1e-9:
+        return figure(value, value, value)
+    standard = influence / error
+    reach = float(student_t.ppf((1 + level) / 2, 2 / float((standard**4).sum())))
+    low, high = (value * (1 - error * _unskewed(each, float((standard**3).sum()))) for each in (reach, -reach))
+    return figure(value, max(low, 0.0), high)
+
+
+def _unskewed(quantile: float, skewness: float) -> float:
+    """Return the quantile of a skewed mean's t statistic, by the inverse of Hall's cubic transformation."""
+    if abs(skewness) < 1e-9:
+        return quantile
+    return 3 / skewness * (float(np.cbrt(1 + skewness * (quantile - skewness / 6))) - 1)
 
 
 def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
@@ -265,11 +288,14 @@ def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
     off, bent = _off(ratio, 1.1), known and _off(slope, 1.1)
     if off or bent:
         return {"verdict": "no", "sentence": " ".join(["No.", *_complaints(ratio, slope, off, bent)])}
-    if not _within(ratio) or known and not _within(slope):
+    if not _within(ratio) or (known and not _within(slope)):
         return {"verdict": "unclear", "sentence": "No sign against it, but these rows are too few to show it."}
     mean = f"on average its risks are {ratio['value']:.2f} times what occurs"
     if not known:
-        return {"verdict": "unclear", "sentence": f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']})."}
+        return {
+            "verdict": "unclear",
+            "sentence": f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']}).",
+        }
     return {"verdict": "yes", "sentence": f"Yes: {mean}, and they are neither too extreme nor too cautious."}
 
 
@@ -289,7 +315,8 @@ def _complaints(ratio: Plain, slope: Plain, off: bool, bent: bool) -> list[str]:
         size = ratio["value"] if ratio["value"] > 1 else 1 / ratio["value"]
         said.append(f"On average its risks are {size:.2g} times too {'high' if ratio['value'] > 1 else 'low'}.")
     if bent:
-        said.append(f"Its risks are too {'extreme' if slope['value'] < 1 else 'cautious'}: the calibration slope is {slope['value']:.2f}, not 1.")
+        how = "extreme" if slope["value"] < 1 else "cautious"
+        said.append(f"Its risks are too {how}: the calibration slope is {slope['value']:.2f}, not 1.")
     return said
 
 
@@ -301,7 +328,10 @@ def _decision(question: Question, log_probs: np.ndarray, groups: Any, level: flo
         log_probs, question.target, certain, expit(np.unique(np.append(odds, logit(question.threshold)))),
         positive=question.positive, level=level, groups=groups,
     )  # fmt: skip
-    return {name: [_short(x) for x in getattr(curve, name).tolist()] for name in ("threshold", "net_benefit", "low", "high", "treat_all")}
+    return {
+        name: [_short(x) for x in getattr(curve, name).tolist()]
+        for name in ("threshold", "net_benefit", "low", "high", "treat_all")
+    }
 
 
 def evaluation(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Evaluation:

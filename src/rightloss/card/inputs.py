@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,16 @@ class CardInputs:
 
 
 def card_inputs(
-    predictions: Any, target: Any, prevalence: Any, rows: Any, from_: Any, threshold: Any, by: Any, groups: Any, classes: Any, level: float
+    predictions: Any,
+    target: Any,
+    prevalence: Any,
+    rows: Any,
+    from_: Any,
+    threshold: Any,
+    by: Any,
+    groups: Any,
+    classes: Any,
+    level: float,
 ) -> CardInputs:
     """Check the arguments of `card`, and return what the card is about."""
     if (findings := by_name(prevalence)) is not None and classes is None:
@@ -116,7 +126,9 @@ def _tables(predictions: Any, rows: Any, classes: Any, multilabel: bool) -> tupl
         (width,) = widths
         classes = list(range(width)) if classes is None else list(classes)
         if len(classes) != width:
-            raise ValueError(f"Expected {width} `classes`, as predictions have columns, but got {len(classes)}: name each column.")
+            raise ValueError(
+                f"Expected {width} `classes`, as predictions have columns, but got {len(classes)}: name each column."
+            )
     return tables, classes
 
 
@@ -169,7 +181,9 @@ def _findings(
         for number, name in enumerate(names):
             table, labels, _ = found[number]
             if set(np.unique(labels[labels >= 0]).tolist()) != {0, 1}:
-                raise ValueError(f"Expected rows with and without {name!r}, but got only one kind: add some, or leave the finding out.")
+                raise ValueError(
+                    f"Expected rows with and without {name!r}, but got only one kind: add some, or leave the finding out."
+                )
             start = None if starts[name] is None else float(as_prevalence(starts[name], 2).population[1])
             models[model].append(table if start is None else retarget(table, start, mixes[number].population))
             cut, reason = _threshold(cuts[name], float(mixes[number].population[1]))
@@ -204,7 +218,9 @@ def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
         return np.array([place[each] for each in given.tolist()], dtype=np.int64)
     if given.dtype.kind not in "biu" and not (given.dtype.kind == "f" and (given == np.round(given)).all()):
         came = f"{given.dtype} such as {given[:3].tolist()}"
-        raise ValueError(f"Expected labels that are numbers of classes or among {list(classes)[:5]}, but got {came}: name the `classes`.")
+        raise ValueError(
+            f"Expected labels that are numbers of classes or among {list(classes)[:5]}, but got {came}: name the `classes`."
+        )
     return given.astype(np.int64)
 
 
@@ -214,7 +230,9 @@ def _columns(by: Any) -> dict[str, Any]:
     if not isinstance(by, Mapping) and hasattr(by, "columns"):
         return {name: by[name] for name in by.columns}
     if not isinstance(by, Mapping):
-        raise ValueError(f"Expected `by` to be a dict of labels by column, but got {type(by).__name__}: write {{'sex': labels}}.")
+        raise ValueError(
+            f"Expected `by` to be a dict of labels by column, but got {type(by).__name__}: write {{'sex': labels}}."
+        )
     return dict(by)
 
 
@@ -223,16 +241,24 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
 
     Many different numbers are cut into quarters.
     """
-    given = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
+    given = (
+        values.to_numpy()
+        if hasattr(values, "to_numpy")
+        else np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
+    )
     if given.shape != (rows,):
-        raise ValueError(f"Expected a label for each of the {rows} rows in `by` {name!r}, but got shape {given.shape}: align them.")
+        raise ValueError(
+            f"Expected a label for each of the {rows} rows in `by` {name!r}, but got shape {given.shape}: align them."
+        )
     if given.dtype.kind in "biuf":
         names, codes, counts = np.unique(given, return_inverse=True, return_counts=True)
         if len(names) > _MOST_GROUPS and given.dtype.kind != "b":
             return _quarters(given.astype(np.float64))
     else:
         place: dict[Any, int] = {}
-        codes = np.array([place.setdefault("missing" if is_missing(each) else str(each), len(place)) for each in given.tolist()])
+        codes = np.array(
+            [place.setdefault("missing" if is_missing(each) else str(each), len(place)) for each in given.tolist()]
+        )
         names, counts = np.array(list(place)), np.bincount(codes)
     order = np.argsort(-counts, kind="stable")[:_MOST_GROUPS]
     number = np.full(len(names), -1)
@@ -243,7 +269,7 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
 def _quarters(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Return quarters of numbers, named such as "45 to 60", and the quarter of each row."""
     edges = np.unique(np.nanquantile(values, [0.0, *_QUARTERS, 1.0]))
-    names = [f"{low:.4g} to {high:.4g}" for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    names = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(names) - 1)
     absent = np.isnan(values)
     return names + ["missing"] * bool(absent.any()), np.where(absent, len(names), place)

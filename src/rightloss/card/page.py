@@ -16,7 +16,8 @@ from .. import __version__
 from . import words
 
 _WORDS = (
-    words.number, words.percent, words.share, words.people, words.limits, words.figure, words.listed, words.counted, words.markdown_text,
+    words.number, words.percent, words.share, words.people, words.limits, words.figure, words.listed, words.counted,
+    words.markdown_text,
 )  # fmt: skip
 
 

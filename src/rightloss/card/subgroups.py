@@ -24,13 +24,25 @@ FEWEST = 10  # examples with and without the condition
 COMPARED = {"sensitivity": "points", "specificity": "points", "auc": "points", "ratio": "factor"}
 
 
-def by_subgroup(question: Question, log_probs: np.ndarray, names: list[str], codes: np.ndarray, groups: Any, level: float) -> Plain:
+def by_subgroup(
+    question: Question, log_probs: np.ndarray, names: list[str], codes: np.ndarray, groups: Any, level: float
+) -> Plain:
     """Return the figures of the subgroups of one column, their differences from all others, and for whom it works worse."""
     seen = scores(log_probs, question.target, question.prevalence, question.positive, "subgroups", groups)
     number = seen.sample.per_entry(codes)
-    found = [_subgroup(question, log_probs, seen, number == code, codes == code, name, groups, level) for code, name in enumerate(names)]
+    found = [
+        _subgroup(question, log_probs, seen, number == code, codes == code, name, groups, level)
+        for code, name in enumerate(names)
+    ]
     several = len(names) > 1
-    rest = {code: _subgroup(question, log_probs, seen, number != code, codes != code, "", groups, level) for code in range(len(names))} if several else {}
+    rest = (
+        {
+            code: _subgroup(question, log_probs, seen, number != code, codes != code, "", groups, level)
+            for code in range(len(names))
+        }
+        if several
+        else {}
+    )
     rows = []
     for code, each in enumerate(found):
         comparable = several and "reason" not in each and "reason" not in rest[code]
@@ -40,7 +52,14 @@ def by_subgroup(question: Question, log_probs: np.ndarray, names: list[str], cod
 
 
 def _subgroup(
-    question: Question, log_probs: np.ndarray, seen: Scores, inside: np.ndarray, rows: np.ndarray, name: str, groups: Any, level: float
+    question: Question,
+    log_probs: np.ndarray,
+    seen: Scores,
+    inside: np.ndarray,
+    rows: np.ndarray,
+    name: str,
+    groups: Any,
+    level: float,
 ) -> Plain:
     """Return the figures of the rows of a subgroup; `inside` says the same by entry."""
     labels, own = seen.sample.labels[inside], question.positive
@@ -91,7 +110,7 @@ def _differences(own: Plain, rest: Plain) -> Plain:
             found[name] = figure(math.nan, reason="undefined in one of the two")
             continue
         if kind == "factor":
-            a, b = ([math.log(each) for each in three] for three in (a, b))
+            a, b = ([math.log(max(each, 1e-9)) for each in three] for three in (a, b))
         value = a[0] - b[0]
         low = value - math.hypot(a[0] - a[1], b[2] - b[0])
         high = value + math.hypot(a[2] - a[0], b[0] - b[1])
@@ -107,20 +126,32 @@ def _summary(rows: list[Plain]) -> list[str]:
     """Return sentences: for whom it works worse, and for whom nobody can say."""
     small = [each["name"] for each in rows if "reason" in each]
     compared = [each for each in rows if each["differences"] is not None]
-    said = []
+    said: list[str] = []
     for each in compared:
-        for name, words in WORDS.items():
-            gap = each["differences"][name]
-            if gap["high"] is not None and gap["high"] < 0:
-                low, high = (f"{100 * abs(gap[end]):.2g}" for end in ("high", "low"))
-                said.append(f"Worse for {each['name']}: {words} is {100 * -gap['value']:.2g} points lower than for the others ({low} to {high}).")
-        gap = each["differences"]["ratio"]
-        if gap["low"] is not None and (gap["low"] > 1.0 or gap["high"] < 1.0):
-            word = "higher" if gap["value"] > 1 else "lower"
-            size, ends = (max(gap["value"], 1 / gap["value"]), sorted(max(gap[end], 1 / gap[end]) for end in ("low", "high")))
-            said.append(f"For {each['name']} risks are {size:.2f} times {word}, relative to what occurs, than for the others ({ends[0]:.2f} to {ends[1]:.2f}).")
+        said += [_worse(each["name"], words, each["differences"][name]) for name, words in WORDS.items()]
+        said.append(_otherwise_calibrated(each["name"], each["differences"]["ratio"]))
+    said = [sentence for sentence in said if sentence]
     if compared and not said:
         said.append("No difference between subgroups is certain: every interval includes none.")
     if small:
         said.append(f"Nobody can say for {', '.join(small)}: too few people.")
     return said
+
+
+def _worse(name: str, words: str, gap: Plain) -> str:
+    """Return a sentence if a figure is certainly lower in a subgroup than elsewhere, else ""."""
+    if gap["high"] is None or gap["high"] >= 0:
+        return ""
+    least, size, most = (f"{-100 * gap[end]:.2g}" for end in ("high", "value", "low"))
+    return f"Worse for {name}: {words} is {size} points lower than for the others ({least} to {most})."
+
+
+def _otherwise_calibrated(name: str, gap: Plain) -> str:
+    """Return a sentence if risks, relative to what occurs, are certainly higher or lower than elsewhere, else ""."""
+    if gap["low"] is None or gap["low"] <= 1 <= gap["high"]:
+        return ""
+    higher = gap["value"] > 1
+    least, size, most = sorted(each if higher else 1 / each for each in (gap["low"], gap["value"], gap["high"]))
+    limits = f"{least:.2f} to {most:.2f}"
+    word = "higher" if higher else "lower"
+    return f"For {name} risks are {size:.2f} times {word}, relative to what occurs, than for the others ({limits})."

@@ -350,15 +350,17 @@ def operating_point(
 AT_A_THRESHOLD = ("recall", "specificity", "ppv", "npv", "lr_plus", "lr_minus", "alarms", "found", "false_alarms", "missed")
 
 
-def figures_at(tpr: Array, fpr: Array, pi: Array, people: float = 1.0) -> dict[str, Array]:
+def figures_at(tpr: Array, fpr: Array, pi: Array, people: float | Array = 1.0) -> dict[str, Array]:
     """Return the figures of `AT_A_THRESHOLD` from the fractions of two sides that are called positive, and π."""
     found, false = pi * tpr, (1 - pi) * fpr
     rates = (tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *likelihood_ratios(tpr, fpr))
-    return dict(zip(AT_A_THRESHOLD, (*rates, *(people * n for n in (found + false, found, false, pi * (1 - tpr)))), strict=True))
+    return dict(
+        zip(AT_A_THRESHOLD, (*rates, *(people * n for n in (found + false, found, false, pi * (1 - tpr)))), strict=True)
+    )
 
 
 def likelihood_ratios(tpr: Array, fpr: Array) -> tuple[Array, Array]:
-    """Return LR+ = TPR/FPR and LR− = (1 − TPR)/(1 − FPR); NaN if there is nobody on that side, ∞ if there are only positives."""
+    """Return LR+ = TPR/FPR and LR− = (1 − TPR)/(1 − FPR); NaN if nobody is on that side, ∞ if only positives are."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return tpr / fpr, (1 - tpr) / (1 - fpr)
 
