@@ -292,7 +292,8 @@ def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
     means = (
         f"Helps: better than flagging nobody, and better than flagging everybody, if a missed case weighs as much as "
         f"{number(1 / found['price'])} false alarms, which is what a threshold of {percent(question['threshold'])} says. "
-        "Outside this range choose another threshold. Before anybody reads risks at another prevalence, move them there (rightloss retarget)."
+        "Outside this range choose another threshold. Before anybody reads risks at another prevalence, move them there "
+        "(rightloss retarget)."
     )
     if found["low"] is None:
         return "At this threshold it helps at no prevalence.", means
@@ -452,25 +453,14 @@ def _value_plot(answer: Plain, question: Plain) -> Any:
         Series("NPV: of the others, do not have it", grid, 1 - minus["value"], 1 - minus["high"], 1 - minus["low"], style=2),
         Series("PPV: of the flagged, have it", grid, plus["value"], plus["low"], plus["high"]),
     ]
-    x = Axis("how frequent it is", low, high, "log-odds", words=percent, ticks=_odds_ticks(low, high))
+    x = Axis("how frequent it is", low, high, "log-odds", words=percent)
     return plot(x, Axis("share", 0, 1), series, alt="Predictive values by prevalence, with intervals as bands.", marker=True)
-
-
-def _odds_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Return round numbers, far enough from each other in log-odds."""
-    steps = [float(f"{each}e{power}") for power in range(-8, 0) for each in (1, 2, 5)]
-    chosen: list[float] = []
-    for each in (*steps, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999):
-        if low <= each <= high and (not chosen or logit(each) - logit(chosen[-1]) > (logit(high) - logit(low)) / 7):
-            chosen.append(each)
-    return tuple(chosen)
 
 
 def _calibration_plot(found: Plain) -> Any:
     curve = found["curve"]
     low, high = (float(expit(logit(curve["predicted"][end]) + more)) for end, more in ((0, -0.7), (-1, 0.7)))
-    ticks = _odds_ticks(low, high)
-    x, y = (Axis(each, low, high, "log-odds", words=percent, ticks=ticks) for each in ("predicted risk", "observed frequency"))
+    x, y = (Axis(each, low, high, "log-odds", words=percent) for each in ("predicted risk", "observed frequency"))
     series = [
         Series("perfectly calibrated", [low, high], [low, high], style=None),
         Series("observed", curve["predicted"], curve["observed"], curve["low"], curve["high"]),
@@ -496,7 +486,6 @@ def _benefit_plot(answer: Plain, question: Plain) -> Any:
         float(t[-1]),
         "log-odds",
         words=percent,
-        ticks=_odds_ticks(float(t[0]), float(t[-1])),
     )
     y = Axis(f"net benefit among {unit:,} people", -0.35 * top, 1.05 * top, words=number)
     return plot(
