@@ -478,3 +478,24 @@ def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(
     assert "the uncertainty of the population" in surveyed["limits_allow_for"]
     assert "3 of 300, a mean of 0.01163" in " ".join(invoke(*arguments, "--population", "3 of 300").stdout.split())
     assert invoke(*arguments, "--level", "2").exit_code == 2
+
+
+@pytest.mark.long
+def test_a_card_of_a_model_is_that_of_its_predictions_of_labelled_or_held_out_rows(folder: Path, tmp_path: Path) -> None:
+    path, model = write_people(tmp_path / "labelled.csv", 300, seed=2), load_model(folder / "model")
+    options = ["--population", "0.3%-2%", "--threshold", "0.02"]
+    found = answer("card", str(folder / "model"), str(path), *options, "--by", "clinic", "--out", str(tmp_path / "card"))[
+        "card"
+    ]
+    flagged = np.exp(model.predict_log_proba(read_table(path), parse_population("0.3%-2%"))[:, 1]) >= 0.02
+    sick = read_table(path)["cancer"] == "yes"
+    figures = found["answers"][0]["figures"]
+    assert figures["sensitivity"]["value"] == pytest.approx(flagged[sick].mean(), rel=1e-12)
+    assert figures["specificity"]["value"] == pytest.approx(1 - flagged[~sick].mean(), rel=1e-12)
+    held_out = answer("card", str(folder / "model"), *options[2:], "--out", str(tmp_path / "own"))["card"]
+    flagged, sick = np.exp(model.held_out.log_probs[:, 1]) >= 0.02, model.held_out.target == 1
+    assert held_out["answers"][0]["figures"]["sensitivity"]["value"] == pytest.approx(flagged[sick].mean(), rel=1e-12)
+    assert held_out["questions"][0]["prevalence"]["value"] == pytest.approx(model.population.population[1])
+    moved = answer("card", str(folder / "model"), *options, "--out", str(tmp_path / "moved"))["card"]
+    assert moved["questions"][0]["predicted_at"] == pytest.approx(model.population.population[1])
+    assert invoke("card", str(folder / "model"), "--by", "clinic", "--out", str(tmp_path / "no")).exit_code == 2

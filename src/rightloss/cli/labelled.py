@@ -111,7 +111,8 @@ def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Lab
     log_probs, cells = _collected(chunks, table.rows, names)
     codes = _class_codes(cells[target], target, model.classes_)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
-    return _labelled(log_probs, codes, target, prevalence, None, model.classes_, cells, asked)
+    columns = _groups_and_subgroups(cells, asked)
+    return _with_labels(Labelled(log_probs, codes, prevalence, None, model.classes_, *columns), target)
 
 
 def labelled_scores(path: Path, asked: Asked, each: Each = map) -> Labelled:
@@ -158,7 +159,8 @@ def _of_classes(
     else:
         classes, codes = file.classes, _class_codes(cells[target], target, file.classes)
     start = None if from_ is None else mix_of(classes, from_, "from_").population
-    return _labelled(predictions, codes, target, mix_of(classes, population), start, classes, cells, asked)
+    at, columns = mix_of(classes, population), _groups_and_subgroups(cells, asked)
+    return _with_labels(Labelled(predictions, codes, at, start, classes, *columns), target)
 
 
 def _of_findings(
@@ -182,31 +184,20 @@ def _of_findings(
     return Labelled(log_probs, target, prevalence, start, names, *_groups_and_subgroups(cells, asked))
 
 
-def _labelled(
-    predictions: Any,
-    codes: np.ndarray,
-    target: str,
-    prevalence: Any,
-    from_: Any,
-    classes: Sequence[Any],
-    cells: Mapping[str, Cells],
-    asked: Asked,
-) -> Labelled:
-    """Return the rows that have a label."""
-    groups, by = _groups_and_subgroups(cells, asked)
-    found = Labelled(predictions, codes, prevalence, from_, classes, groups, by)
-    has = codes >= 0
+def _with_labels(found: Labelled, target: str) -> Labelled:
+    """Return the rows that have a label; warn of others."""
+    has = found.target >= 0
     if not has.any():
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
     if has.all():
         return found
     warnings.warn(f"column {target!r}: {int((~has).sum()):,} rows have no label and are left out", UserWarning, stacklevel=2)
-    by_model = isinstance(predictions, Mapping)
+    tables = found.predictions
     return found._replace(
-        predictions={name: table[has] for name, table in predictions.items()} if by_model else predictions[has],
-        target=codes[has],
-        groups=None if groups is None else groups[has],
-        by={name: each[has] for name, each in by.items()},
+        predictions={name: each[has] for name, each in tables.items()} if isinstance(tables, Mapping) else tables[has],
+        target=found.target[has],
+        groups=None if found.groups is None else found.groups[has],
+        by={name: each[has] for name, each in found.by.items()},
     )
 
 
