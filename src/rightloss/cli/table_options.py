@@ -16,7 +16,8 @@ import typer
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the columns with this prefix, of the table on the command line; none if it cannot be read."""
-    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second if later arguments are incomplete
+    named = [ctx.params.get(name) for name in ("data", "source", "model")]
+    given = [*named, *reversed(ctx.args)]  # the latter if later arguments are incomplete
     path = next((Path(each) for each in given if each and Path(each).is_file()), None)
     try:
         return [name for name in _header(path) if name.startswith(incomplete)] if path else []
