@@ -77,8 +77,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     used, unless always predicting π is better than it and "affine" scores higher. If a class has only one row, the closed form
     is used.
 
-    Of the rules compared by `benchmarks/auto_rules.py` this one is level with the best of all rivals most often among those
-    that are nowhere behind always predicting π. `comparison_` has the scores of all corrections.
+    In `benchmarks/claim.py` and `corrections.py` "beta" is level with the best of all corrections most often, and behind always
+    predicting π on one table; step 2 is for that. `comparison_` has the scores of all corrections.
 
     **Smoothing.** At a small π a few rows far out decide the log-likelihood. There linear models and networks extrapolate, and
     claim likelihood ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to
