@@ -38,8 +38,8 @@ if (at("dots")) {
   let chosen = data.start, moved;
   const stored = () => data.answers[chosen].slider;
   const shownRisk = (t) => percent(expit(logit(t) + logit(prevalence.value) - logit(stored().rate)));
-  const prevalence = slider("prevalence", [], share, () => moved());
-  const threshold = slider("threshold", [], (t) => shownRisk(t), () => moved());
+  const prevalence = slider("prevalence", share, () => moved());
+  const threshold = slider("threshold", (t) => shownRisk(t), () => moved());
 
   const picture = (parts) => {
     let start = 0;
@@ -76,7 +76,7 @@ if (at("dots")) {
     at("each").textContent = of > 1000 ? `: ${(of / 1000).toLocaleString("en")} of ${of.toLocaleString("en")} people` : "";
     for (const name of ["ppv", "npv", "sensitivity", "specificity"]) show(name, found[name], percent);
     for (const name of ["lr_plus", "lr_minus"]) show(name, found[name], number);
-    threshold.value = t;
+    threshold.start(own.thresholds, t); // says the risk at the prevalence chosen
     at("prevalence-hint").textContent = pi === own.rate ? "the card’s own" : `the card’s own: ${share(own.rate)}; taken as known exactly`;
     at("threshold-hint").textContent = pi === own.rate ? "" : `${percent(t)} at ${share(own.rate)}: the same people stay flagged`;
     const [head, tail] = VERDICTS[helps(found, pi, price)];
