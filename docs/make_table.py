@@ -66,9 +66,9 @@ standard output, for a pipe, and all messages to standard error.
 
 `--level 0.95` adds `low_Yes` and `high_Yes`, 95 % limits of each risk. They say how much the risk changes if the model
 is fitted and calibrated without a fifth of the rows, by a jackknife; its penalty or number of trees stays the same.
-With `--group` whole groups are left out. If the population was counted in a survey, write `--population "12 of 3000"`:
-the limits then allow for how few were counted. One number is taken as known. The limits do not allow for what no model
-of these columns could learn.
+With `--group` whole groups are left out. If the population was counted in a survey, write `--population 12/3000`: the
+limits then allow for how few were counted. One number is taken as known. The limits do not allow for what no model of
+these columns could learn.
 
 ## 4. Evaluate
 

@@ -50,5 +50,5 @@ def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
 
 def read_predictions(path: Path, target: str) -> pd.DataFrame:
     """Read a file of `write_frame`."""
-    table, names = open_predictions(path, target, None, map)
+    table, names = open_predictions(path, [target].__contains__, None, map)
     return pd.concat(as_predicted(frame, names, table.is_parquet) for frame in table.frames())

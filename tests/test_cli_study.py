@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -13,8 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nodule_files import small_archive
+from scipy.special import logit
 from study_results import fake_study
 from test_cli import failing_with, invoke
 from test_study_execute import wait_for
@@ -309,3 +312,24 @@ def children(process: int) -> list[int]:
     if not Path("/proc/self/task").exists():
         pytest.skip("this system does not tell which processes a process has")
     return [int(number) for path in Path(f"/proc/{process}/task").glob("*/children") for number in path.read_text().split()]
+
+
+def test_a_card_of_a_study_is_that_of_stored_predictions_of_one_loss_or_of_several(tmp_path: Path) -> None:
+    fake_study(tmp_path / "study", dataclasses.replace(CONFIG, populations=(0.3, 0.01)))
+    results = read_study(tmp_path / "study")
+    own = [run for run in results.runs if (run.config.loss, run.config.population) == ("information-gain", 0.01)]
+    log_odds = np.concatenate([run.log_probs[:, 1] - run.log_probs[:, 0] for run in own]) + logit(0.02) - logit(0.01)
+    malignant = results.data[own[0].config.data].labels[np.concatenate([run.rows for run in own])] == 1
+    options = ["--cell", "population=0.01", "--population", "2%"]
+    done = invoke("card", str(tmp_path / "study"), *options, "--out", str(tmp_path / "card"), "--json")
+    assert done.exit_code == 0, done.stderr
+    made = json.loads(done.stdout)["card"]
+    found = made["answers"][0]["figures"]
+    assert found["sensitivity"]["value"] == pytest.approx((log_odds >= logit(0.02))[malignant].mean(), rel=1e-12)
+    assert found["specificity"]["value"] == pytest.approx((log_odds < logit(0.02))[~malignant].mean(), rel=1e-12)
+    several = ["--cell", "loss=weighted", "--cell", "loss=information-gain", "--overwrite"]
+    both = invoke("card", str(tmp_path / "study"), *several, "--out", str(tmp_path / "card"), "--json")
+    assert json.loads(both.stdout)["card"]["models"] == ["information-gain", "weighted"]
+    for option in ("zebra=1", "loss=none"):
+        refused = invoke("card", str(tmp_path / "study"), "--cell", option, "--out", str(tmp_path / "no"))
+        assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)

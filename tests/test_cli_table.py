@@ -23,7 +23,7 @@ from draws import assert_refused, unchecked_types
 from table_files import people, read_predictions, write_frame, write_people
 
 from rightloss import Prevalence, retarget
-from rightloss.cli.evaluate import _from_predictions
+from rightloss.cli.labelled import Asked, labelled_scores
 from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predict import probability_names, with_predictions
 from rightloss.cli.predictions_file import check_output, without_formulas
@@ -213,9 +213,9 @@ def test_predictions_of_classes_and_columns_of_any_name_are_read_back_as_they_we
         frame = pd.DataFrame({name: rng.choice(HOSTILE, 20) for name in others}).assign(p_dose=risk)
         frame[target] = np.array([first, second], dtype=object)[codes]
         write_frame(with_predictions(frame, log_probs, model, None), path)
-        found = _from_predictions(path, target, second, 0.1, None, None)
-        np.testing.assert_array_equal(found.codes, codes, err_msg=repr((first, second, target)))
-        np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-9)
+        found = labelled_scores(path, Asked([target], second, "0.1"))
+        np.testing.assert_array_equal(found.target, codes, err_msg=repr((first, second, target)))
+        np.testing.assert_allclose(found.predictions, log_probs, rtol=1e-9)
         assert list(found.classes) == [first.rstrip(), second.rstrip()]
 
 
@@ -451,13 +451,14 @@ def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_without_out_the_predictions_are_all_of_standard_output(folder: Path, tmp_path: Path) -> None:
-    new = people(40, seed=1).drop(columns="cancer").assign(clinic="zürich")
+    new = people(40, seed=1).drop(columns="cancer").assign(clinic="zürich", code="007")
     new.to_csv(tmp_path / "new.csv", index=False)
     arguments = ["predict", str(folder / "model"), str(tmp_path / "new.csv")]
     printed = invoke(*arguments)
     assert printed.exit_code == 0, printed.stderr
     assert invoke(*arguments, "--out", str(tmp_path / "p.csv")).exit_code == 0
     assert printed.stdout == (tmp_path / "p.csv").read_text()
+    assert pd.read_csv(tmp_path / "p.csv", dtype=str)["code"].eq("007").all()  # as it stands
     assert "40 rows predicted at the population 0.01 (yes)" in printed.stderr
     assert "Expected --out with --json" in invoke(*arguments, "--json").stderr
 
@@ -477,3 +478,24 @@ def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(
     assert "the uncertainty of the population" in surveyed["limits_allow_for"]
     assert "3 of 300, a mean of 0.01163" in " ".join(invoke(*arguments, "--population", "3 of 300").stdout.split())
     assert invoke(*arguments, "--level", "2").exit_code == 2
+
+
+@pytest.mark.long
+def test_a_card_of_a_model_is_that_of_its_predictions_of_labelled_or_held_out_rows(folder: Path, tmp_path: Path) -> None:
+    path, model = write_people(tmp_path / "labelled.csv", 300, seed=2), load_model(folder / "model")
+    options = ["--population", "0.3%-2%", "--threshold", "0.02"]
+    found = answer("card", str(folder / "model"), str(path), *options, "--by", "clinic", "--out", str(tmp_path / "card"))[
+        "card"
+    ]
+    flagged = np.exp(model.predict_log_proba(read_table(path), parse_population("0.3%-2%"))[:, 1]) >= 0.02
+    sick = read_table(path)["cancer"] == "yes"
+    figures = found["answers"][0]["figures"]
+    assert figures["sensitivity"]["value"] == pytest.approx(flagged[sick].mean(), rel=1e-12)
+    assert figures["specificity"]["value"] == pytest.approx(1 - flagged[~sick].mean(), rel=1e-12)
+    held_out = answer("card", str(folder / "model"), *options[2:], "--out", str(tmp_path / "own"))["card"]
+    flagged, sick = np.exp(model.held_out.log_probs[:, 1]) >= 0.02, model.held_out.target == 1
+    assert held_out["answers"][0]["figures"]["sensitivity"]["value"] == pytest.approx(flagged[sick].mean(), rel=1e-12)
+    assert held_out["questions"][0]["prevalence"]["value"] == pytest.approx(model.population.population[1])
+    moved = answer("card", str(folder / "model"), *options, "--out", str(tmp_path / "moved"))["card"]
+    assert moved["questions"][0]["predicted_at"] == pytest.approx(model.population.population[1])
+    assert invoke("card", str(folder / "model"), "--by", "clinic", "--out", str(tmp_path / "no")).exit_code == 2

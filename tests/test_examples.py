@@ -47,7 +47,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
         else:
             assert program == "rightloss"
             printed[arguments[0]] = run([*COMMAND, *arguments], tmp_path)
-    assert set(printed) == {"fit", "predict", "evaluate", "prevalence"}
+    assert set(printed) == {"fit", "predict", "evaluate", "prevalence", "card"}
     assert all(text.strip() for text in printed.values())
     assert {"model", "predictions.csv"} <= {path.name for path in tmp_path.iterdir()}
     assert (tmp_path / "model" / "report.html").is_file()

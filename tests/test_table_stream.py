@@ -230,7 +230,7 @@ def test_predict_that_is_killed_on_the_way_leaves_no_file(model: Path, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", ["check", "fit", "predict", "evaluate", "prevalence"])
+@pytest.mark.parametrize("command", ["check", "fit", "predict", "evaluate", "prevalence", "card", "retarget"])
 def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_library(command: str, tmp_path: Path) -> None:
     data = write_people(tmp_path / "data.csv")
     model = tmp_path / "model"
@@ -240,6 +240,20 @@ def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_li
         "check": [data, "--target", "cancer"],
         "fit": [data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model],
         "predict": [model, data, "--out", tmp_path / "p.csv"],
+        "card": [model, data, "--out", tmp_path / "card"],
+        "retarget": [
+            data,
+            "--score",
+            "density",
+            "--scale",
+            "logit",
+            "--from",
+            "0.5",
+            "--to",
+            "0.1",
+            "--out",
+            tmp_path / "m.csv",
+        ],
     }.get(command, [model, data])
     program = "import sys; from rightloss.cli import application as a\n"
     program += "try: a()(sys.argv[1:])\nfinally: print('modules', *sys.modules)"
@@ -249,7 +263,7 @@ def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_li
     modules = set(done.stdout.partition("modules ")[2].split())
     assert modules, done.stderr
     assert not modules & {"torch", "jaxtyping", "ray"}
-    assert command == "fit" or not modules & {"matplotlib", "jinja2"}
+    assert command in ("fit", "card") or not modules & {"matplotlib", "jinja2"}
 
 
 # On Ray.

@@ -5,8 +5,10 @@ Stage: arguments of the shell → a table's model and its predictions, a study a
     commands                commands by name, each imported only when it is used
     check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: commands for tables
     evaluate, prevalence
-    population              the population as users type it: 0.001, 0.1%, 1/1000, a=0.9,b=0.1
-    table_options           options that these five share, and the completion of column names
+    card, retarget          `rightloss card`, `retarget`: scores of any program
+    population              the population as users type it: 0.001, 0.1%, 1/1000, 12/3000, a range, a=0.9,b=0.1
+    scores, labelled        files of scores; labelled predictions of a file or a model, for `card` and `evaluate`
+    table_options           options that these share, and the completion of column names
     terminal                what they print: tables, findings, JSON, the next command
     predictions_file        predictions as CSV or Parquet
     study, dry_run          `rightloss study`: options and execution; the plan of a dry run

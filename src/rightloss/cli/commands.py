@@ -22,6 +22,8 @@ COMMANDS = {
     "fit": (_TABLES, "Compare models at the population by cross-validation, keep the best, write a report."),
     "predict": (_TABLES, "Predict a table's rows, at the model's population or at another."),
     "evaluate": (_TABLES, "Evaluate a model on labelled rows: every figure at the population."),
+    "card": (_TABLES, "Write one page about a model at a population, for the people who must decide."),
+    "retarget": (_TABLES, "Move scores to other class frequencies, without a model: those of any program."),
     "prevalence": (_TABLES, "Estimate the class frequencies of unlabelled rows, with intervals."),
     "study": (_STUDIES, "Run a study, print its table, and write tables and a report to a folder."),
     "report": (_STUDIES, "Write the tables and the report of a study again from its results."),

@@ -91,8 +91,10 @@ def over_chunks(
     warn_of(odd_findings(odd, table.rows, specs))
 
 
-def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) -> TableStream:
+def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, others_as_text: bool = False) -> TableStream:
     """Open a table that a model is to predict, and warn of what was found about its files.
+
+    With `others_as_text`, columns of a text file that the model does not look at are read as they stand.
 
     Raises:
         ValueError: if it cannot be read, or lacks a column of the model.
@@ -101,7 +103,9 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each) ->
     from ..tabular.encode import require_columns
     from ..tabular.findings import warn_of
 
-    table = open_table(path, encoding=encoding, each=each)
+    known = {spec.name for spec in used(model)}
+    text = (lambda name: name not in known) if others_as_text else ()
+    table = open_table(path, encoding=encoding, text_columns=text, each=each)
     require_columns(table.columns, used(model))
     warn_of(table.findings)
     return table

@@ -6,27 +6,25 @@ Stage: a model folder, a table → the table with a probability per class, at th
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .errors import quiet_exit
-from .parts import Each, engine_of, open_for, over_chunks, used
+from .parts import engine_of, open_for, used
 from .population import parse_population, population_text, population_words
-from .predictions_file import PREDICTED, FileFormat, check_output, in_order
+from .predictions_file import PREDICTED, check_output, in_order, kept_columns, warn_of_apostrophes, write_table, writes_text
 from .table_options import (
     Address,
     Data,
     Encoding,
     Engine,
     Json,
+    Keep,
     ModelFolder,
+    Out,
     Overwrite,
     Population,
     Threshold,
-    column_option,
     option,
 )
 from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
@@ -35,24 +33,21 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from ..tabular import TableModel, TableStream
+    from ..tabular import TableModel
 
 _COMPARE = "Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`."
-_KEEP = "A column of the table to keep with the predictions; all by default. Repeat the option for more."
 
 
 def predict(
     model: ModelFolder,
     data: Data,
-    out: Annotated[
-        Path | None, option("File to write: .csv, .csv.gz, .tsv or .parquet; by default CSV on standard output.")
-    ] = None,
+    out: Out = None,
     population: Population = None,
     threshold: Threshold = None,
     level: Annotated[
         float | None, option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
     ] = None,
-    keep: Annotated[list[str], column_option(_KEEP)] = [],  # noqa: B006 (typer's way to say "none given")
+    keep: Keep = [],  # noqa: B006 (typer's way to say "none given")
     encoding: Encoding = None,
     engine: Engine = "in-process",
     address: Address = None,
@@ -76,7 +71,7 @@ def predict(
     With --level there are also columns low_… and high_… per class: limits of
     its probability. They say how far it could be off had the model learnt
     from other rows of the same kind (a jackknife by folds), and how uncertain
-    the population is, if it is a survey's ('12 of 3000'), learnt, or the mix
+    the population is, if it is a survey's (12/3000), learnt, or the mix
     of the training rows. A population stated as one number is taken as known.
 
     \b
@@ -90,7 +85,7 @@ def predict(
 
     \b
     With 95 % limits, where a survey found the disease in 12 of 3,000, in a pipe:
-      rightloss predict model new.csv --population "12 of 3000" \\
+      rightloss predict model new.csv --population 12/3000 \\
         --level 0.95 | head
 
     \b
@@ -104,25 +99,27 @@ def predict(
         raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
     mix = None if population is None else parse_population(population)
     with quiet_exit():
+        import pyarrow as pa
+
         from ..tabular import load_model
     printed = sys.stdout.buffer
     with warnings_on_stderr(), engine_of(engine, address) as each:
         fitted = load_model(model)
         check_threshold(threshold, len(fitted.classes_))
-        table = open_for(fitted, data, encoding, each)
+        table = open_for(fitted, data, encoding, each, others_as_text=writes_text(out))
         limits = [] if level is None else limit_names(fitted)
         kept = kept_columns(table.columns, keep, [*probability_names(fitted), PREDICTED, *limits])
         names = list(dict.fromkeys([*kept, *(spec.name for spec in used(fitted))]))
 
-        def predicted(frame: pd.DataFrame) -> pd.DataFrame:
+        def predicted(frame: pd.DataFrame, start: int) -> tuple[pd.DataFrame, np.ndarray]:
             log_probs = fitted.predict_log_proba(frame, mix, warn=False)
             ends = None if level is None else fitted.predict_limits(frame, mix, level)
-            return with_predictions(frame[kept], log_probs, fitted, threshold, ends)
+            found = with_predictions(frame[kept], log_probs, fitted, threshold, ends)
+            return found, found[probability_names(fitted)].to_numpy().sum(0)
 
-        changed, sums = _write(fitted, table, names, predicted, out or printed, each)
-    for column, cells in changed.items():
-        text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
-        print(f"rightloss: warning: {text}", file=sys.stderr)
+        types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(fitted)).type}
+        changed, sums = write_table(table, names, predicted, out or printed, each, types, used(fitted))
+    warn_of_apostrophes(changed)
     means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
     covers = None if level is None else fitted.limits_cover(mix)
     following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
@@ -145,50 +142,12 @@ def predict(
             print_next(*following)
 
 
-def _write(
-    model: TableModel,
-    table: TableStream,
-    names: list[str],
-    predicted: Callable[[pd.DataFrame], pd.DataFrame],
-    out: Path | BinaryIO,
-    each: Each,
-) -> tuple[Counter[str], np.ndarray]:
-    """Predict a table and write it, chunk by chunk; return the cells that got an apostrophe, and the sums of probabilities."""
-    import numpy as np
-    import pyarrow as pa
-
-    def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
-        found = predicted(frame)
-        return *file.content(found), found[probability_names(model)].to_numpy().sum(0)
-
-    types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(model)).type}
-    file = FileFormat.of(out if isinstance(out, Path) else None, predicted(table.empty(names)), types)
-    changed, sums = file.changed_names(), np.zeros(len(model.classes_))
-    with file.written(out) as write:
-        for rows, more, chunk_sums in over_chunks(each, table, names, content, used(model)):
-            write(rows)
-            changed, sums = changed + more, sums + chunk_sums
-    return changed, sums
-
-
 def check_threshold(threshold: float | None, num_classes: int) -> None:
     """Raise ValueError for a threshold that decides nothing."""
     if threshold is not None and num_classes != 2:
         raise ValueError(f"Expected --threshold with two classes, but the model has {num_classes}: leave it out.")
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"Expected a threshold between 0 and 1, but got {threshold}: 0.1, say.")
-
-
-def kept_columns(columns: Sequence[str], keep: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the columns to keep: those named, or all; raise ValueError if one has the name of a new column."""
-    missing = [name for name in keep if name not in columns]
-    if missing:
-        raise ValueError(f"Expected columns of the table with --keep, but got {missing}: write them as they stand there.")
-    kept = list(dict.fromkeys(keep)) or list(columns)
-    taken = sorted({*new} & {*kept})
-    if taken:
-        raise ValueError(f"Expected a table without columns named {taken}, but it has them: choose others with --keep.")
-    return kept
 
 
 def probability_names(model: TableModel) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from ..atomic_files import check_writable, whole_path
-from .errors import require
-from .parts import Each
+from .errors import printable, require
+from .parts import Each, over_chunks
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-    from ..tabular import TableStream
+    from ..tabular import ColumnSpec, TableStream
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 PREDICTED = "predicted"
@@ -42,6 +44,11 @@ def check_output(path: Path, overwrite: bool = True) -> None:
     check_writable(path.parent)
     if path.name.lower().endswith(".parquet"):
         require("pyarrow")
+
+
+def writes_text(out: Path | None) -> bool:
+    """Return whether predictions are written as text: to standard output, or to a file that is not Parquet."""
+    return out is None or not out.name.lower().endswith(".parquet")
 
 
 class FileFormat(NamedTuple):
@@ -112,8 +119,64 @@ class FileFormat(NamedTuple):
         return Counter(str(name) for name in self.empty.columns if self.schema is None and _is_formula(name))
 
 
-def open_predictions(path: Path, target: str, encoding: str | None, each: Each) -> tuple[TableStream, dict[str, str]]:
-    """Open a file of predictions, or a folder of them, with the labels of a CSV file as text.
+def write_table(
+    table: TableStream,
+    columns: Sequence[str],
+    change: Callable[[pd.DataFrame, int], tuple[pd.DataFrame, np.ndarray]],
+    out: Path | BinaryIO,
+    each: Each,
+    types: Mapping[str, Any],
+    specs: Sequence[ColumnSpec] = (),
+) -> tuple[Counter[str], np.ndarray]:
+    """Change a table and write it, chunk by chunk; return the cells that got an apostrophe, and sums over the rows.
+
+    Args:
+        table: the table.
+        columns: those that are read.
+        change: takes a chunk and the number of its first row; returns the chunk to write, and its sums.
+        out: file to write, or standard output.
+        each: of `engine_of`.
+        types: Arrow's types of columns for which pandas has none.
+        specs: the columns of the model.
+    """
+
+    def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
+        made, numbers = change(frame, start)
+        return *file.content(made), numbers
+
+    empty, sums = change(table.empty(columns), 0)
+    file = FileFormat.of(out if isinstance(out, Path) else None, empty, types)
+    changed = file.changed_names()
+    with file.written(out) as write:
+        for rows, more, numbers in over_chunks(each, table, columns, content, specs):
+            write(rows)
+            changed, sums = changed + more, sums + numbers
+    return changed, sums
+
+
+def warn_of_apostrophes(changed: Mapping[str, int]) -> None:
+    """Say on standard error how many cells of each column got an apostrophe."""
+    for column, cells in changed.items():
+        text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
+        print(f"rightloss: warning: {printable(text)}", file=sys.stderr)
+
+
+def kept_columns(columns: Sequence[str], keep: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the columns to keep: those named, or all; raise ValueError if one has the name of a new column."""
+    missing = [name for name in keep if name not in columns]
+    if missing:
+        raise ValueError(f"Expected columns of the table with --keep, but got {missing}: write them as they stand there.")
+    kept = list(dict.fromkeys(keep)) or list(columns)
+    taken = sorted({*new} & {*kept})
+    if taken:
+        raise ValueError(f"Expected a table without columns named {taken}, but it has them: choose others with --keep.")
+    return kept
+
+
+def open_predictions(
+    path: Path, is_text: Callable[[str], bool], encoding: str | None, each: Each
+) -> tuple[TableStream, dict[str, str]]:
+    """Open a file of predictions, or a folder of them, with some columns of a CSV file as they stand.
 
     Returns:
         The table, and the names of its columns by those without the apostrophe of a formula.
@@ -121,7 +184,7 @@ def open_predictions(path: Path, target: str, encoding: str | None, each: Each) 
     from ..tabular import open_table
     from ..tabular.findings import warn_of
 
-    table = open_table(path, encoding=encoding, text_columns=[target, f"'{target}"], each=each)
+    table = open_table(path, encoding=encoding, text_columns=lambda name: is_text(_without_apostrophe(name)), each=each)
     warn_of(table.findings)
     return table, {name if table.is_parquet else _without_apostrophe(name): name for name in table.columns}
 

@@ -16,7 +16,8 @@ import typer
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the columns with this prefix, of the table on the command line; none if it cannot be read."""
-    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second if later arguments are incomplete
+    named = [ctx.params.get(name) for name in ("data", "source", "model")]
+    given = [*named, *reversed(ctx.args)]  # the latter if later arguments are incomplete
     path = next((Path(each) for each in given if each and Path(each).is_file()), None)
     try:
         return [name for name in _header(path) if name.startswith(incomplete)] if path else []
@@ -49,16 +50,35 @@ def column_option(text: str, *names: str) -> Any:
     return option(text, *names, metavar="COLUMN", autocompletion=complete_column)
 
 
-def population_option(more: str = ".") -> Any:
+def from_option() -> Any:
+    """Return the option of the mix at which scores hold."""
+    text = "The class frequencies at which the scores hold: 0.5 after training on as many ill as healthy people, say."
+    return option(text, "--from", metavar="MIX")
+
+
+def population_option(more: str = ".", *names: str) -> Any:
     """Return the option of the population; `more` ends its help."""
-    forms = "0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or a=0.9,b=0.09,c=0.01"
-    return option(f"How frequent the classes are where the model is used: {forms}{more}", metavar="RATE")
+    forms = "0.001, 0.1%, 1/1000, 12/3000 of a survey, a range 0.3%-2%, or a=0.9,b=0.09,c=0.01"
+    return option(f"How frequent the classes are where the model is used: {forms}{more}", *names, metavar="RATE")
 
 
 Data = Annotated[Path, argument("The table: .csv, .tsv or .parquet; .gz too; or a folder of parts.")]
 ModelFolder = Annotated[Path, argument("The folder that `rightloss fit` wrote.")]
 Target = Annotated[str, column_option("The column with the classes.", "--target")]
 OptionalTarget = Annotated[str | None, column_option("The column with the classes.", "--target")]
+Targets = Annotated[
+    list[str], column_option("The column with the classes. Repeat it for several findings, 0 or 1 each.", "--target")
+]
+Score = Annotated[
+    list[str],
+    column_option("A column of scores, the risk of the positive class. Repeat it for several models, or findings.", "--score"),
+]
+Scale = Annotated[
+    str, typer.Option(help="What the scores are: probability, logit or log-probability. It is never guessed.", metavar="SCALE")
+]
+From = Annotated[str | None, from_option()]
+Out = Annotated[Path | None, option("File to write: .csv, .csv.gz, .tsv or .parquet; by default CSV on standard output.")]
+Keep = Annotated[list[str], column_option("A column of the table to keep; all by default. Repeat the option for more.")]
 Positive = Annotated[str | None, option("The positive class: --population can give its frequency as a single number.")]
 Group = Annotated[str | None, column_option("A column of patients or sites; rows of one group are never split.", "--group")]
 Population = Annotated[str | None, population_option()]

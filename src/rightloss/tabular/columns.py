@@ -49,8 +49,8 @@ def count_distinct(series: pd.Series) -> int:
     return int(hashable(series).nunique())
 
 
-def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """Return the cells as float64, with NaN for missing, infinite and other cells, and some examples of text cells."""
+def as_numbers(series: pd.Series, infinite: bool = False) -> tuple[np.ndarray, list[str]]:
+    """Return the cells as float64, with NaN for missing and other cells, also infinite ones, and examples of text cells."""
     if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
         codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
         parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
@@ -58,7 +58,7 @@ def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
         found, cells = numbers[codes], [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
     else:
         found, cells = series.to_numpy(dtype=np.float64, na_value=np.nan), []
-    return np.where(np.isfinite(found), found, np.nan), cells
+    return found if infinite else np.where(np.isfinite(found), found, np.nan), cells
 
 
 def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:

@@ -84,7 +84,9 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     return Labels(classes, codes, second, guessed)
 
 
-def population_of(population: Population | None, labels: Labels, sampling: np.ndarray | None = None) -> Prevalence:
+def population_of(
+    population: Population | None, labels: Labels, sampling: np.ndarray | None = None, name: str = "population"
+) -> Prevalence:
     """Return the `Prevalence` of a table: the given π, and the labels' own mix as ρ.
 
     Args:
@@ -92,11 +94,12 @@ def population_of(population: Population | None, labels: Labels, sampling: np.nd
             of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
         labels: the labels of the table.
         sampling: ρ, instead of the labels' own mix.
+        name: the argument's name in messages.
     """
     rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
-        named = {matching_label(key, labels.classes, "population"): value for key, value in population.items()}
-        population = by_class(named, np.array(labels.classes, dtype=object), "population")
+        named = {matching_label(key, labels.classes, name): value for key, value in population.items()}
+        population = by_class(named, np.array(labels.classes, dtype=object), name)
     elif isinstance(population, int | float) and len(labels.classes) > 2:
         raise ValueError(
             f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "

@@ -135,7 +135,7 @@ def open_table(
     path: str | os.PathLike[str],
     *,
     encoding: str | None = None,
-    text_columns: Collection[str] = (),
+    text_columns: Collection[str] | Callable[[str], bool] = (),
     size: int | None = CHUNK,
     each: Callable[[Callable[[Path], Any], Sequence[Path]], Iterable[Any]] = map,
 ) -> TableStream:
@@ -144,7 +144,7 @@ def open_table(
     Args:
         path: see `read_table`.
         encoding: see `read_table`.
-        text_columns: see `read_table`.
+        text_columns: see `read_table`; or a function that says of a column's name whether it is one.
         size: rows of a chunk; None to read each part at once.
         each: `map`, or a function like it that works on several parts at a time.
 
@@ -161,7 +161,8 @@ def open_table(
     """
     path = Path(path)
     paths = _parts_of(path)
-    options: dict[str, Any] = {"encoding": encoding, "text": frozenset(text_columns), "size": size, "keep": len(paths) == 1}
+    is_text = text_columns if callable(text_columns) else frozenset(text_columns).__contains__
+    options: dict[str, Any] = {"encoding": encoding, "is_text": is_text, "size": size, "keep": len(paths) == 1}
     survey: Callable[[Path], Any] = partial(survey_text, **options)
     if paths[0].suffix.lower() in _PARQUET:
         from .parquet_files import survey_parquet as survey

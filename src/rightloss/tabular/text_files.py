@@ -13,7 +13,7 @@ import io
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -162,13 +162,13 @@ class TextPart:
             ) from error
 
 
-def survey_text(path: Path, encoding: str | None, text: frozenset[str], size: int | None, keep: bool) -> TextPart:
+def survey_text(path: Path, encoding: str | None, is_text: Callable[[str], bool], size: int | None, keep: bool) -> TextPart:
     """Read a text file once, and return it as part of a table.
 
     Args:
         path: of the file.
         encoding: the user's, or None to find it.
-        text: columns that are read as they stand.
+        is_text: says of a column's name whether its cells are read as they stand.
         size: rows read at a time; None for all.
         keep: whether to keep the rows if they are read at once.
     """
@@ -184,7 +184,7 @@ def survey_text(path: Path, encoding: str | None, text: frozenset[str], size: in
     *others, last = found if encoding is None else [encoding]
     for name in (*others, last):
         try:
-            part = _survey(path, start, name, text, size, keep)
+            part = _survey(path, start, name, is_text, size, keep)
         except UnicodeError as error:
             if name == last:
                 words = f"{path.name} is not ({error}): leave it out, or give the right one."
@@ -196,7 +196,7 @@ def survey_text(path: Path, encoding: str | None, text: frozenset[str], size: in
     return replace(part, findings=[*odd, *part.findings])
 
 
-def _survey(path: Path, start: bytes, encoding: str, text: frozenset[str], size: int | None, keep: bool) -> TextPart:
+def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bool], size: int | None, keep: bool) -> TextPart:
     """Read the whole file; raise UnicodeDecodeError if the encoding is wrong."""
     delimiter, names = _dialect_of(_text_of(start, encoding), path)
     check_names([name.strip() for name in names], path)
@@ -206,6 +206,7 @@ def _survey(path: Path, start: bytes, encoding: str, text: frozenset[str], size:
         for number, name in enumerate(names)
         if not name.strip()
     ]
+    text = frozenset(name.strip() for name in header if is_text(name.strip()))
     part = TextPart(path, encoding, delimiter, header, text, notes)
     rows, kept = 0, None
     cells: dict[str, dict[str, None]] = {name: {} for name in part.names}
