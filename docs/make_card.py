@@ -1,4 +1,4 @@
-"""Make the picture of docs/card.md: the first screen of the card that the page's program makes, in Chromium.
+"""Make the card of docs/card.md's program, docs/built/card.html, and the picture of its first screen, in Chromium.
 
 The output of the program is written into the page.
 """
@@ -6,6 +6,7 @@ The output of the program is written into the page.
 from __future__ import annotations
 
 import base64
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +27,7 @@ def main() -> None:
         names["made"].write(Path(folder) / "card")
         page.resize(1120, 700)
         page.open(Path(folder) / "card" / "card.html")
+        shutil.copy(Path(folder) / "card" / "card.html", ROOT / "docs" / "built" / "card.html")
         PICTURE.write_bytes(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
 
 

@@ -30,9 +30,9 @@ You have a table (CSV or Parquet) with a column of classes, and you know how fre
 will be used. ([If not](#share-unknown).) In ten minutes and five commands you will have a corrected model,
 predictions, and a report. No Python is needed.
 
-![The report: observed against predicted risk, with a slider for the prevalence](../pictures/table_report.png)
+[![The report: observed against predicted risk, with a slider for the prevalence](../pictures/table_report.png)](../built/table_report.html)
 
-This is the report of step 2. Its slider moves the prevalence. To install, run
+This is [the report](../built/table_report.html) of step 2. Its slider moves the prevalence. To install, run
 `pip install -c constraints.txt -e ".[table]"` in a checkout. Every command ends with the next one to type.
 
 The file is a case-control sample of ISLP's *Default*: customers of a bank. Half of those in the file defaulted on
@@ -214,13 +214,14 @@ def interval(found: dict[str, list[float]]) -> str:
 
 
 def take_picture(report: Path) -> None:
-    """Save the first screen of the report, by the browser of the tests."""
+    """Save the report, docs/built/table_report.html, and its first screen, by the browser of the tests."""
     sys.path.insert(0, str(ROOT / "tests"))
     from browser import open_browser
 
     with tempfile.TemporaryDirectory() as profile, open_browser(Path(profile)) as page:
         page.resize(*SIZE)
         page.open(report)
+        shutil.copy(report, ROOT / "docs" / "built" / "table_report.html")
         answer = page.call("Page.captureScreenshot", format="png")
         PICTURE.write_bytes(base64.b64decode(answer["data"]))
 
