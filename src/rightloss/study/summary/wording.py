@@ -13,7 +13,8 @@ from ...metrics import Figure
 from ..config import CONTOURS, StudyConfig
 from ..methods import METHODS
 from ..pooled_predictions import CellKey
-from .contract import CONSTANT
+from .comparisons import main_loss
+from .contract import CONSTANT, LOG_LIKELIHOOD, Summary
 
 NETS = {
     "convnet": "ConvNet",
@@ -54,6 +55,67 @@ SHORT_LOSSES = {
 }
 # Figures on the population's scale, where 0.999 and 0.9989 differ a lot.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
+
+
+# What a study is about: its first kind of comparisons, among these.
+_COMPARED = {
+    "unlabelled": "Logit adjustment with the unlabelled patients, against without",
+    "net": "Image and metadata together, against either alone",
+    "inference": "Averages over many weights, against one net",
+    "likelihood": "The likelihood of ordered ratings, against the softmax",
+    "loss": "Against the other losses",
+}
+_TITLES = {
+    "binary": "Which loss for the prevalence you will meet?",
+    "rating": "Can a net rate nodules as readers do?",
+    "balanced": "Image, metadata, or both, at the prevalence you will meet?",
+}
+
+
+def title(config: StudyConfig) -> str:
+    """Return the report's heading."""
+    if config.unlabelled:
+        return "Do patients without a label help?"
+    return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
+
+
+def incomplete(summary: Summary) -> str:
+    """Say that runs are missing; "" if none are."""
+    if not summary.missing:
+        return ""
+    return (
+        f"The study is incomplete: {summary.missing:,} of {counted(len(summary.config.runs()), 'run')} are missing, and this "
+        "report covers the others. Run it again to go on."
+    )
+
+
+def headline(summary: Summary) -> list[str]:
+    """Count the cases in which the default is better than always answering π, and than what it is compared with."""
+    rows = [row for row in summary.rows if row.key.loss == main_loss(summary.config)]
+    if not rows:
+        return ["No run is done yet."]
+    better, worse = (sum(test(row.figures["skill"]) for row in rows) for test in (is_better, is_worse))
+    found = [
+        f"Against always answering π, {METHODS[rows[0].key.loss].title}: clearly better in {better} of "
+        f"{counted(len(rows), 'case')}, clearly worse in {worse}."
+    ]
+    for about, words in _COMPARED.items():
+        standings = [each.differences[LOG_LIKELIHOOD].standing for each in summary.comparisons if each.about == about]
+        if standings:
+            ahead, behind = standings.count("ahead"), standings.count("behind")
+            comparisons = counted(len(standings), "comparison")
+            return [*found, f"{words}: clearly better in {ahead} of {comparisons}, clearly worse in {behind}."]
+    return found
+
+
+def is_better(skill: Figure) -> bool:
+    """Return whether the interval is above always answering π."""
+    return skill.low > 0
+
+
+def is_worse(skill: Figure) -> bool:
+    """Return whether it is below. A skill of −∞, from a probability of 0 for an observed class, has no interval."""
+    return skill.high < 0 or skill.value == -math.inf
 
 
 def method(key: CellKey, config: StudyConfig | None = None) -> str:
