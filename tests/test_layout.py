@@ -30,6 +30,7 @@ ORDER = [
     "calibration",
     "shift",
     "metrics",
+    "card",
     "check",
     "sklearn",
     "boosting",
@@ -128,7 +129,7 @@ def test_the_half_for_predictions_imports_no_torch() -> None:
 
 def test_the_tests_of_the_half_for_predictions_need_no_torch() -> None:
     parts = ["prevalence", "retarget", "undo_sampling", "arrays", "evaluate", "curves", "compare", "decisions", "shift"]
-    parts += ["label_shift", "check", "sklearn", "tabular", "cli_table"]
+    parts += ["label_shift", "card", "check", "sklearn", "tabular", "cli_table"]
     starts = tuple(f"test_{part}" for part in parts)
     named = [file.stem for file in Path(__file__).parent.glob("test_*.py") if file.stem.startswith(starts)]
     assert len(named) > 20

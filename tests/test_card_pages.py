@@ -1,0 +1,171 @@
+"""What all pages are made of: the skeleton and its safety, the style, the words, the plots, and the limits that move."""
+
+from __future__ import annotations
+
+import base64
+import doctest
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import Page, browser_path, open_browser
+
+from rightloss.card import plots, words
+from rightloss.card.page import render
+from rightloss.card.plots import Axis, Series, plot
+
+HOSTILE = "</script><script>alert(1)</script><img src=x>"
+STYLE = files("rightloss.card").joinpath("templates", "page.css").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """An empty page, whose script can be called."""
+    if browser_path() is None:
+        pytest.skip("no Chromium")
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "page.html").write_text(render("base.html.j2", {"title": HOSTILE, "data": {"name": HOSTILE}}), encoding="utf-8")
+    with open_browser(folder) as found:
+        found.open(folder / "page.html")
+        yield found
+
+
+def test_only_our_own_script_may_run_and_nothing_may_be_loaded() -> None:
+    html = render("base.html.j2", {"title": HOSTILE, "data": [HOSTILE]})
+    assert HOSTILE not in html
+    assert "<img" not in html
+    *_, script = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', html)
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy
+    assert not re.search(r"\son\w+=|(?:src|href)=\"(?!#|data:)", html)
+
+
+@pytest.mark.long
+def test_names_full_of_markup_are_text_and_the_console_stays_silent(page: Page) -> None:
+    assert page.evaluate("document.querySelector('h1').textContent") == HOSTILE
+    assert page.evaluate("pageData().name") == HOSTILE
+    assert (page.complaints(), page.requests()) == ([], [])
+
+
+def luminance(colour: str) -> float:
+    parts = [
+        int(colour[1 + i * (len(colour) // 3) :][: len(colour) // 3] * (2 if len(colour) == 4 else 1), 16) for i in range(3)
+    ]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in parts)]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("palette", re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL))
+def test_every_colour_of_text_and_line_has_enough_contrast_on_every_background(palette: str) -> None:
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", palette))
+    assert len(colours) == 14
+    for name in colours.keys() - {"paper", "raised", "rule"}:
+        for ground in ("paper", "raised"):
+            dark, light = sorted([luminance(colours[name]), luminance(colours[ground])])
+            assert (light + 0.05) / (dark + 0.05) >= (3 if name.startswith("line") else 4.5), (name, ground)
+
+
+@pytest.mark.long
+def test_the_script_writes_numbers_as_the_library_does(page: Page) -> None:
+    shares = [0.0, 1.0, 0.5, 0.8, 0.033, 1 / 30, 0.001, 0.12345, 0.99951, 3.3e-7, 0.995, 1e-5, -0.25, 0.0625]
+    numbers = [0.0, 0.2, 0.7, 12.4, 999.6, 1234567.0, -0.01234, 17.26]
+    for name, values in (("percent", shares), ("share", shares[2:11]), ("number", numbers), ("people", numbers[:-2])):
+        ours = [getattr(words, name)(value) for value in values]
+        assert page.evaluate(f"{json.dumps(values)}.map((each) => {name}(each))") == ours
+    assert page.evaluate("limits([0.02, 0.01, 0.025], percent)") == words.limits(0.01, 0.025, words.percent)
+    assert [words.crowd(rate) for rate in shares[2:9]] == page.evaluate(f"{json.dumps(shares[2:9])}.map(crowd)")
+
+
+@pytest.mark.parametrize("module", [words, plots])
+def test_the_examples_of_words_and_plots_run(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_what_is_not_defined_is_a_dash() -> None:
+    nan = float("nan")
+    assert {words.number(nan), words.number(None), words.percent(nan), words.people(nan), str(words.figure(nan, nan, nan))} == {
+        "–"
+    }
+    assert words.share(0.0) == "0 %"
+
+
+def groups(rng: np.random.Generator, shares: list[float], rows: int, weights: list[float]) -> list[dict[str, Any]]:
+    return [
+        {"weight": weight, "hits": int(rng.binomial(rows, share)), "rows": rows}
+        for share, weight in zip(shares, weights, strict=True)
+    ]
+
+
+@pytest.mark.long
+def test_figures_that_move_are_those_of_bayes_rule_and_lie_within_their_limits(page: Page) -> None:
+    rng = np.random.default_rng(0)
+    for pi in (0.3, 0.001):
+        own, rest = groups(rng, [0.8], 40, [1.0])[0], groups(rng, [0.1, 0.02], 60, [0.7, 0.3])
+        found = page.evaluate(f"figuresAt({json.dumps(own)}, {json.dumps(rest)}, {pi})")
+        tpr, fpr = own["hits"] / 40, sum(each["weight"] * each["hits"] / 60 for each in rest)
+        flagged = pi * tpr + (1 - pi) * fpr
+        expected = {"tpr": tpr, "tnr": 1 - fpr, "flagged": flagged, "found": pi * tpr, "missed": pi * (1 - tpr)}
+        expected |= {"alarms": (1 - pi) * fpr, "spared": (1 - pi) * (1 - fpr)}
+        expected |= {"ppv": pi * tpr / flagged, "npv": (1 - pi) * (1 - fpr) / (1 - flagged)}
+        expected |= {"lrPositive": tpr / fpr, "lrNegative": (1 - tpr) / (1 - fpr)}
+        assert {name: values[0] for name, values in found.items()} == pytest.approx(expected, rel=1e-12)
+        assert all(low <= value <= high for value, low, high in found.values())
+
+
+@pytest.mark.long
+def test_limits_exist_where_nobody_is_flagged_or_everybody(page: Page) -> None:
+    for hits in (0, 50):
+        group = {"hits": hits, "rows": 50}
+        found = page.evaluate(f"figuresAt({json.dumps(group)}, [{json.dumps(group)}], 0.01)")
+        for name in ("tpr", "tnr", "flagged", "found", "alarms"):
+            _, low, high = found[name]
+            assert 0 <= low < high <= 1
+    certain = page.evaluate("figuresAt({hits: 40, rows: 50}, [{hits: 0, rows: 50}], 0.5).ppv")
+    assert certain[0] == certain[2] == 1
+    assert 0.5 < certain[1] < 1
+
+
+def test_places_on_an_axis_follow_its_scale_and_stay_between_its_ends() -> None:
+    assert Axis("", 0, 10).places([0, 5, 20]).tolist() == [0, 0.5, 1]
+    assert Axis("", 1e-4, 1, "log").places([0.01, 0]) == pytest.approx([0.5, 0])
+    assert Axis("", 0.01, 0.99, "log-odds").places([0.5, 0, 1, np.nan]) == pytest.approx([0.5, 0, 1, np.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.013, 0.021), (0.0, 1234.0), (0.4, 0.5)])
+def test_a_linear_axis_has_some_ticks_at_round_numbers(low: float, high: float) -> None:
+    ticks = Axis("", low, high).tick_values()
+    assert 3 <= len(ticks) <= 7
+    assert len(set(np.diff(ticks).round(12))) == 1
+    assert all(low <= tick <= high for tick in ticks)
+    assert 0 in ticks or low > 0 or high < 0
+
+
+def test_a_plot_draws_points_limits_gaps_and_a_legend_and_escapes_names() -> None:
+    line = Series("a & b", [0, 0.5, np.nan, 1], [0, 0.5, 0.7, 1], style=1)
+    points = Series("", [0.5], [0.5], low=[0.25], high=[0.75], marks=True, joined=False)
+    drawn = plot(Axis("x", 0, 1), Axis("<y>", 0, 1), [line, points], alt='"quoted"', marker=True)
+    assert 'd="M64.0 292.0L246.0 152.0M428.0 12.0"' in drawn
+    assert 'class="bar" d="M246.0 222.0V82.0"' in drawn
+    assert "a &amp; b</li>" in drawn
+    assert "&lt;y&gt;" in drawn
+    assert 'aria-label="&#34;quoted&#34;"' in drawn
+    assert drawn.count("<li>") == 1
+
+
+@pytest.mark.long
+def test_the_marker_of_a_plot_is_at_its_value(page: Page) -> None:
+    drawn = plot(Axis("", 1e-4, 0.5, "log-odds"), Axis("", 0, 1), [], alt="", marker=True)
+    page.evaluate(f"document.querySelector('main').innerHTML = {json.dumps(str(drawn))}")
+    page.evaluate("moveMarker(document.querySelector('.plot'), 0.01)")
+    place = float(page.evaluate("document.querySelector('.marker').getAttribute('x1')"))
+    assert place == pytest.approx(64 + 364 * Axis("", 1e-4, 0.5, "log-odds").places(0.01), abs=0.1)
