@@ -19,7 +19,7 @@ from ...atomic_files import write_whole
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
 from ..summary import Summary, wording
-from .tables import COLUMNS, NAMES, Table, TableLine, TableSection, sections, tables
+from .tables import COLUMNS, NAMES, Table, TableSection, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,8 +150,8 @@ def to_latex(table: Table) -> str:
         rows.append([rf"\rlap{{\textit{{{latex_text(section.title)}}}}}", *("" for _ in table.columns)])
         for line in section.lines:
             rows.append([latex_text(text) for text in (line.label, *(entry.value for entry in line.entries))])
-            if any(entry.interval for entry in line.entries):
-                rows.append(["", *(rf"{{\tiny {latex_text(entry.interval)}}}" for entry in line.entries)])
+            if any(entry.range for entry in line.entries):
+                rows.append(["", *(rf"{{\tiny {latex_text(entry.range)}}}" if entry.range else "" for entry in line.entries)])
     frame = pd.DataFrame(rows, columns=["", *map(latex_text, table.columns)])
     text = frame.to_latex(
         index=False,
@@ -161,8 +161,9 @@ def to_latex(table: Table) -> str:
         position="htbp",
     )
     notes = "".join(rf"\par\smallskip\parbox{{\textwidth}}{{\scriptsize {latex_text(note)}}}" + "\n" for note in table.notes)
-    body = text.replace("\\begin{tabular}", "\\footnotesize\\setlength{\\tabcolsep}{3pt}\n\\begin{tabular}")
-    return "% needs \\usepackage{booktabs}\n" + body.replace("\\end{table}", notes + "\\end{table}")
+    wide = r"\centering\footnotesize\setlength{\tabcolsep}{3pt}" + "\n" + r"\makebox[\textwidth][c]{\begin{tabular}"
+    text = text.replace(r"\begin{tabular}", wide).replace(r"\end{tabular}", r"\end{tabular}}")
+    return "% needs \\usepackage{booktabs}\n" + text.replace(r"\end{table}", notes + r"\end{table}")
 
 
 # The terminal.

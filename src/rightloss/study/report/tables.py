@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...card.words import Shown, percent
 from ...metrics import Figure
 from .. import paper
 from ..config import StudyConfig
@@ -102,17 +103,6 @@ _RARE_ENOUGH = 0.1  # the highest prevalence at which decisions by cost are show
 
 
 @dataclass(frozen=True)
-class TableEntry:
-    """A figure as text, and its interval, empty if there is none."""
-
-    value: str
-    interval: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.value} ({self.interval})" if self.interval else self.value
-
-
-@dataclass(frozen=True)
 class TableLine:
     """A line of a table.
 
@@ -123,7 +113,7 @@ class TableLine:
     """
 
     label: str
-    entries: tuple[TableEntry, ...]
+    entries: tuple[Shown, ...]
     origin: Literal["main", "other", "paper", "constant"] = "other"
 
 
@@ -147,8 +137,9 @@ class Table:
         notes: below it.
 
     Examples:
-        >>> from rightloss.study.report.tables import Table, TableEntry, TableLine, TableSection
-        >>> lines = (TableLine("weighted loss", (TableEntry("0.90", "0.85 to 0.94"),)),)
+        >>> from rightloss.card.words import Shown
+        >>> from rightloss.study.report.tables import Table, TableLine, TableSection
+        >>> lines = (TableLine("weighted loss", (Shown("0.90", "0.85 to 0.94"),)),)
         >>> table = Table("auc", "AUC", ("AUC",), (TableSection("ConvNet", lines),))
         >>> print(table.sections[0].lines[0].entries[0])
         0.90 (0.85 to 0.94)
@@ -190,7 +181,7 @@ def _marked(table: Table, config: StudyConfig) -> Table:
     """Return the table with a title and a note on unlabelled patients, if there are any."""
     if not config.unlabelled:
         return table
-    title = f"{table.title}, {wording.percent(config.unlabelled)} of the training patients unlabelled"
+    title = f"{table.title}, {percent(config.unlabelled)} of the training patients unlabelled"
     return replace(table, title=title, notes=(*table.notes, UNLABELLED))
 
 
@@ -226,7 +217,7 @@ def comparison_table(summary: Summary) -> Table | None:
             found = each.differences.get(name)
             entries.append("–" if found is None else wording.difference(found.figure))
             entries.append("–" if found is None else f"{found.standing}, {found.ahead} of {found.folds}")
-        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(TableEntry, entries))))
+        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(Shown, entries))))
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
     return Table("comparisons", "Paired differences", columns, _sections(groups)) if groups else None
 
@@ -280,9 +271,9 @@ def _standings(summary: Summary) -> Table:
     return Table("standings", "Comparisons: ahead / undecided / behind", tuple(kinds), _sections(groups))
 
 
-def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[TableEntry, ...]:
+def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[Shown, ...]:
     texts = [[f"{own[kind][word]}" for word in ("ahead", "undecided", "behind")] if kind in own else ["–"] for kind in kinds]
-    return tuple(TableEntry(" / ".join(text)) for text in texts)
+    return tuple(Shown(" / ".join(text)) for text in texts)
 
 
 def _party(comparison: Comparison, config: StudyConfig) -> str:
@@ -300,7 +291,7 @@ def _checks(summary: Summary) -> Table:
     groups: dict[str, list[TableLine]] = {}
     for check in summary.checks:
         verdict = check.verdict + (" (as always answering π)" if check.trivial else "")
-        entries = tuple(map(TableEntry, (check.paper or "–", check.ours, verdict)))
+        entries = tuple(map(Shown, (check.paper or "–", check.ours, verdict)))
         groups.setdefault(f"{wording.capitalised(check.about)} ({check.place})", []).append(TableLine(check.where, entries))
     return Table("checks", "What the paper found", ("paper", "ours", "verdict"), _sections(groups))
 
@@ -359,22 +350,22 @@ def _origin(key: CellKey, summary: Summary) -> Literal["main", "other", "constan
     return "constant" if key.loss == CONSTANT else "main" if key.loss == main_loss(summary.config) else "other"
 
 
-def _entry(figure: Figure | None, places: int) -> TableEntry:
+def _entry(figure: Figure | None, places: int) -> Shown:
     if figure is None:
-        return TableEntry("–")
-    return TableEntry(wording.number(figure.value, places), wording.interval(figure, places))
+        return Shown("–")
+    return Shown(wording.number(figure.value, places), wording.interval(figure, places))
 
 
-def _difference(figure: Figure | None) -> TableEntry:
+def _difference(figure: Figure | None) -> Shown:
     value, _, ends = ("–" if figure is None else wording.difference(figure)).partition(" (")
-    return TableEntry(value, ends.rstrip(")"))
+    return Shown(value, ends.rstrip(")"))
 
 
 def _paper_line(label: str, figures: Mapping[str, float], names: Iterable[str]) -> TableLine:
     """Return the paper's figures as printed, with at least two decimals."""
     values = [figures.get(name) for name in names]
     texts = ["–" if each is None else wording.number(each, max(2, len(f"{each:g}".partition(".")[2]))) for each in values]
-    return TableLine(label, tuple(map(TableEntry, texts)), "paper")
+    return TableLine(label, tuple(map(Shown, texts)), "paper")
 
 
 def _like_paper(summary: Summary, minibatches: str) -> Table:

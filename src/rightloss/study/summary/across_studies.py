@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...card.words import listed
 from ...metrics import Figure
 from ..config import IMAGE_NETS, StudyConfig
 from ..paper import TABLE_2
@@ -142,7 +143,7 @@ def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
     names = list(dict.fromkeys(wording.NETS[net] for some in cases.values() for nets in some for net in nets))
     yield PaperCheck(
         "the trends are similar across architectures",
-        wording.listed(names),
+        listed(names),
         "does not" if len(split) > len(cases) / 2 else "undecided" if split else "reproduces",
         "Section 4, architectures",
         "",

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from ...card.words import counted
 from ...metrics import Figure
 from ..config import CONTOURS, StudyConfig
 from ..methods import METHODS
@@ -169,14 +170,6 @@ def file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "panel"
 
 
-def one_in(rate: float) -> str:
-    """Return a share as "1 in 1,000" or "30 %"."""
-    people = round(1 / rate)
-    if rate <= 0.2 and abs(people * rate - 1) < 1e-6:
-        return f"1 in {people:,}"
-    return percent(rate)
-
-
 def decimals(name: str, population: float | None) -> int:
     """Return the number of decimals that distinguishes figures of that population."""
     if population is None or name not in _FINE:
@@ -214,23 +207,6 @@ def difference(figure: Figure) -> str:
     sizes = [abs(each) for each in (figure.value, figure.low, figure.high) if math.isfinite(each) and each != 0]
     places = 3 if not sizes else min(9, max(3, 1 - math.floor(math.log10(max(sizes)))))
     return with_interval(figure, places, sign=True)
-
-
-def percent(share: float) -> str:
-    """Return "80 %"."""
-    return f"{100 * share:.3g} %"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    if len(parts) < 2:
-        return parts[0] if parts else "none"
-    return ", ".join(parts[:-1]) + f" and {parts[-1]}"
-
-
-def counted(count: int, word: str) -> str:
-    """Return "1 fold", "5 folds"."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def capitalised(text: str) -> str:
