@@ -15,11 +15,13 @@ import pytest
 from browser import Page, browser_path, open_browser
 from table_files import people
 
-from rightloss.metrics import predictive_value_curve, reliability_curve
+from rightloss.card.calibration_plot import calibration_plot
+from rightloss.card.slider import one_against_rest
+from rightloss.card.words import limits, number
+from rightloss.metrics import predictive_value_curve
 from rightloss.predictive import retarget
 from rightloss.tabular import TableModel, fit_table
 from rightloss.tabular.report import report_page, sentences, slider_data
-from rightloss.tabular.report_picture import calibration_curve, calibration_drawing
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -48,47 +50,29 @@ def calibrated(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return np.stack([-np.logaddexp(0, odds), -np.logaddexp(0, -odds)], 1), target, np.array([0.98, 0.02])
 
 
-@pytest.mark.long
-def test_limits_of_the_observed_risk_cover_the_risk_of_a_model_that_is_right() -> None:
-    covered, total = 0, 0
-    for seed in range(40):
-        log_probs, target, population = calibrated(2000, seed)
-        curve = calibration_curve(np.exp(log_probs[:, 1]), target, population, 1, bins=8)
-        covered += int(((curve.low <= curve.predicted) & (curve.predicted <= curve.high)).sum())
-        total += len(curve.predicted)
-    error = np.sqrt(0.95 * 0.05 / total)
-    assert abs(covered / total - 0.95) < 4 * error
-
-
-def test_the_observed_risk_is_that_of_the_reliability_curve_in_the_same_group() -> None:
-    log_probs, target, population = calibrated(500, 0)
-    ours = calibration_curve(np.exp(log_probs[:, 1]), target, population, 1, bins=1)
-    theirs = reliability_curve(log_probs, target, population, bins=1)
-    assert ours.observed == pytest.approx(theirs.observed)
-    assert ours.predicted == pytest.approx(theirs.predicted)
-
-
-def test_groups_have_rows_of_the_class_and_of_the_rest_even_where_the_classes_are_apart() -> None:
-    rng = np.random.default_rng(0)
-    target = np.repeat([0, 1, 2], [500, 20, 30])
-    probability = 1 / (1 + np.exp(-rng.normal(np.array([-4.0, 3.0, 0.0])[target], 1)))
-    curve = calibration_curve(probability, target, np.array([0.9, 0.02, 0.08]), 1, bins=10)
-    assert np.isfinite([curve.predicted, curve.observed, curve.low, curve.high]).all()
-    assert (np.diff(curve.predicted) > 0).all()
+def places(drawing: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lines of a plot, from the back to the front, as points from 0 to 1 on both axes."""
+    lines = [[float(n) for n in re.findall(r"[\d.]+", path)] for path in re.findall(r'class="line" d="(M[^"]+)"', drawing)]
+    points = [np.array(line).reshape(-1, 2) for line in lines if len(line) > 4]
+    left, right = (float(each) for each in re.findall(r'data-(?:left|right)="(\d+)"', drawing))
+    without, model = [(each - [left, 292]) / [right - left, -280] for each in points]
+    return without, model
 
 
 def test_the_picture_is_off_the_line_before_the_correction_and_on_it_after() -> None:
     log_probs, target, population = calibrated(4000, 1)
-    drawing = calibration_drawing(log_probs, target, population, np.array([0.5, 0.5]), positive=1)
-    scale = (drawing["right"] - drawing["left"]) / (drawing["bottom"] - drawing["top"])
-    distance = {
-        series["name"]: [
-            (point["x"] - drawing["left"]) - scale * (drawing["bottom"] - point["y"]) for point in series["points"]
-        ]
-        for series in drawing["series"]
-    }
-    assert abs(np.mean(distance["after"])) < 10
-    assert min(distance["before"]) > 40  # to the right: predicted too high
+    uncorrected = retarget(log_probs, population, [0.5, 0.5])
+    drawing = calibration_plot({"the model": log_probs, "without": uncorrected}, target, population, 1)
+    without, after = places(drawing)
+    assert abs((after[:, 1] - after[:, 0]).mean()) < 0.03
+    assert (without[:, 0] - without[:, 1]).min() > 0.1  # predicted too high
+
+
+@pytest.mark.parametrize("odds", [np.full(100, -4.0), np.where(np.arange(100) % 2, 9.0, -9.0)])
+def test_without_a_curve_the_picture_is_a_sentence(odds: np.ndarray) -> None:
+    log_probs = np.stack([-np.logaddexp(0, odds), -np.logaddexp(0, -odds)], 1)
+    drawing = calibration_plot({"the model": log_probs}, np.arange(100) % 2, [0.9, 0.1], 1)
+    assert "No calibration curve" in drawing
 
 
 def unpacked(text: str) -> np.ndarray:
@@ -102,7 +86,7 @@ def test_the_sliders_log_odds_are_those_of_the_held_out_rows_in_each_class(ratin
     for each in data["focus"]:
         k = ratings.classes_.index(each["label"])
         p = np.exp(held.log_probs[:, k])
-        np.testing.assert_allclose(unpacked(each["own"]), np.sort(np.log(p / (1 - p))[held.target == k]), atol=1e-9)
+        np.testing.assert_allclose(unpacked(each["own"]["odds"]), np.sort(np.log(p / (1 - p))[held.target == k]), atol=1e-9)
         assert sum(one["weight"] for one in each["rest"]) == pytest.approx(1)
         assert each["rate"] in each["prevalences"]
 
@@ -159,7 +143,7 @@ def test_the_page_fits_its_window_and_asks_for_nothing(
     assert (max(map(int, re.findall(r"\d+", colour))) < 100) == dark
     if width == 1280:  # on the first screen
         assert page.evaluate("document.getElementById('threshold').getBoundingClientRect().bottom") < 800
-        assert page.evaluate("document.querySelector('.picture').getBoundingClientRect().bottom") < 900
+        assert page.evaluate("document.querySelector('.plot').getBoundingClientRect().bottom") < 900
 
 
 @pytest.mark.long
@@ -167,7 +151,7 @@ def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library(
     page: Page, model: TableModel, tmp_path: Path
 ) -> None:
     opened(page, model, tmp_path)
-    data = json.loads(page.evaluate("document.getElementById('slider-data').textContent"))
+    data = json.loads(page.evaluate("document.getElementById('page-data').textContent"))
     before = figures(page)
     page.evaluate("document.getElementById('prevalence').focus()")
     for _ in range(3):
@@ -186,10 +170,34 @@ def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library(
     moved = np.exp(retarget(held.log_probs, model.population.population, [1 - rate, rate]))[:, 1]
     flagged = moved >= threshold
     tpr, fpr = flagged[held.target == 1].mean(), flagged[held.target == 0].mean()
-    assert after["recall"] == pytest.approx(tpr)
-    assert after["alarms"] == pytest.approx(1000 * (rate * tpr + (1 - rate) * fpr))
-    assert after["risk-4"] == pytest.approx(moved.max(), rel=1e-9)
-    assert after["file-4"] == before["file-4"]
+    assert after["tpr"] == pytest.approx(tpr)
+    assert after["flagged"] == pytest.approx(1000 * (rate * tpr + (1 - rate) * fpr))
+    assert after["risk-1"] == pytest.approx(population_quantile(moved, held.target, [0.99, 0.01], 0.9), rel=1e-9)
+    assert after["file-1"] == before["file-1"]
+
+
+def population_quantile(values: np.ndarray, target: np.ndarray, mix: list[float], share: float) -> float:
+    """Return the lowest value with that share of the population at or below it."""
+    return float(min(v for v in values if sum(p * (values[target == k] <= v).mean() for k, p in enumerate(mix)) >= share))
+
+
+@pytest.mark.long
+def test_every_figure_that_moves_has_limits_around_it(page: Page, model: TableModel, tmp_path: Path) -> None:
+    opened(page, model, tmp_path)
+    script = "[...document.querySelectorAll('[data-value]')].map((e) => [+e.dataset.low, +e.dataset.value, +e.dataset.high])"
+    found = page.evaluate(script)
+    assert len(found) == 7 + 2 * 2  # among 300 rows, none say what the risk of the top 1 % is
+    assert all(low <= value <= high and low < high for low, value, high in found)
+    ranges = page.evaluate("[...document.querySelectorAll('#slider .range')].map((e) => e.textContent)")
+    assert len(ranges) == len(found)
+    assert all(re.fullmatch(r"[<\d.,]+ to [<\d.,]+( %)?", each) for each in ranges), ranges
+
+
+def test_patients_with_several_rows_count_as_fewer_rows() -> None:
+    log_probs, target, population = calibrated(40, 0)
+    groups = np.arange(40) // 4  # two rows of each class
+    data = one_against_rest(log_probs, target, population, 1, groups)
+    assert data["own"]["effective"] == data["rest"][0]["effective"] == 10
 
 
 def figures(page: Page) -> dict[str, Any]:
@@ -216,8 +224,8 @@ def test_the_page_shows_odds_ratios_with_limits_and_says_what_the_tick_means(mod
     page = report_page(model)
     assert model.odds_ratios is not None
     row = model.odds_ratios.iloc[0]
-    assert f"{row['odds_ratio']:.3g}<span" in page
-    assert f"{row['low']:.3g} to {row['high']:.3g}" in page
+    assert f">{number(row['odds_ratio'])}<span" in page.replace("\n", "")
+    assert limits(row["low"], row["high"]) in page
     assert "✓ marks the model that is kept" in page
     several = report_page(dataclasses.replace(ratings, odds_ratios=model.odds_ratios))
     assert "each class against early" in several

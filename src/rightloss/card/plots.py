@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Scale = Literal["linear", "log", "log-odds"]
 _ODDS_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+_FEW_TICKS = (1e-6, 1e-4, 0.01, 0.5, 0.99, 0.9999)  # of them, or of powers of ten, where there are many
 _MOST_TICKS = 6
 _MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -32,12 +34,13 @@ _MARKS = (
     "M-5-5L5 5M5-5L-5 5",
 )
 _STYLES = len(_MARKS)  # `s0`, `s1`, … in the style sheet
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 48  # margins of the axes
+_RIGHT, _TOP, _BOTTOM = 18, 12, 48  # margins of the axes; that on the left is as wide as the labels
+_LETTER = 7  # width of a letter
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: values beyond its ends are drawn at the ends.
+    """An axis. Lines and bands end at its ends; marks and bars beyond are drawn at the ends.
 
     Attributes:
         label: what it shows.
@@ -65,15 +68,17 @@ class Axis:
         return cls(label, back(low - margin), back(high + margin), scale, **options)
 
     def places(self, values: ArrayLike) -> np.ndarray:
-        """Return where values are, from 0 at the low end to 1 at the high end; NaN stays."""
+        """Return where values are: 0 at the low end, 1 at the high end; NaN stays."""
         low, high = _scaled(np.array([self.low, self.high]), self.scale)
-        return np.clip((_scaled(np.asarray(values, float), self.scale) - low) / (high - low), 0, 1)
+        return (_scaled(np.asarray(values, float), self.scale) - low) / (high - low)
 
     def tick_values(self) -> list[float]:
         """Return the values with a tick."""
         values = self.ticks or {"linear": self._linear, "log": self._log, "log-odds": lambda: _ODDS_TICKS}[self.scale]()
         slack = 1e-9 * (self.high - self.low)
-        return [each for each in values if self.low - slack <= each <= self.high + slack]
+        inside = [each for each in values if self.low - slack <= each <= self.high + slack]
+        few = len(inside) <= _MOST_TICKS + 1 or self.ticks or self.scale == "linear"
+        return inside if few else [each for each in inside if each in _FEW_TICKS]
 
     def _linear(self) -> Sequence[float]:
         size = 10.0 ** math.floor(math.log10(self.high - self.low))
@@ -138,7 +143,7 @@ def plot(
     parts = [*frame.axes(), *(_drawn(each, frame) for each in series)]
     if marker:
         parts.append(tag("line", class_="marker", y1=_TOP, y2=height - _BOTTOM))
-    ends = {"data-scale": x.scale, "data-low": x.low, "data-high": x.high, "data-left": _LEFT, "data-right": width - _RIGHT}
+    ends = {"data-scale": x.scale, "data-low": x.low, "data-high": x.high, "data-left": frame.left, "data-right": frame.right}
     drawing = tag("svg", *parts, class_="plot", role="img", aria_label=alt, viewBox=f"0 0 {width} {height}", **ends)
     named = [each for each in series if each.name]
     if not named:
@@ -170,16 +175,27 @@ class _Frame:
     width: int
     height: int
 
+    @cached_property
+    def left(self) -> int:
+        return 26 + _LETTER * max((len(self.y.words(value)) for value in self.y.tick_values()), default=0)
+
+    @property
+    def right(self) -> int:
+        return self.width - _RIGHT
+
+    @property
+    def bottom(self) -> int:
+        return self.height - _BOTTOM
+
     def across(self, values: ArrayLike) -> np.ndarray:
-        return np.round(_LEFT + self.x.places(values) * (self.width - _RIGHT - _LEFT), 1)
+        return np.round(self.left + self.x.places(values) * (self.right - self.left), 1)
 
     def up(self, values: ArrayLike) -> np.ndarray:
-        bottom = self.height - _BOTTOM
-        return np.round(bottom - self.y.places(values) * (bottom - _TOP), 1)
+        return np.round(self.bottom - self.y.places(values) * (self.bottom - _TOP), 1)
 
     def axes(self) -> list[Markup]:
         """Return the ticks with their grid lines, and the labels."""
-        left, right, bottom = _LEFT, self.width - _RIGHT, self.height - _BOTTOM
+        left, right, bottom = self.left, self.right, self.bottom
         parts = []
         for value in self.x.tick_values():
             place = self.across(value)
@@ -194,26 +210,30 @@ class _Frame:
         parts.append(tag("text", self.y.label, transform=turned, text_anchor="middle"))
         return parts
 
+    def inside(self, *children: Markup) -> Markup:
+        """Return what is drawn within the axes; the rest is cut off."""
+        left, top, width, height = self.left - 1, _TOP - 1, self.right - self.left + 2, self.bottom - _TOP + 2
+        box = {"x": left, "y": top, "width": width, "height": height, "viewBox": f"{left} {top} {width} {height}"}
+        return tag("svg", *children, **box)
+
 
 def _drawn(series: Series, frame: _Frame) -> Markup:
     """Return a series: its band or bars, its line, and its marks."""
     x, y = frame.across(series.x), frame.up(series.y)
-    parts: list[Markup] = []
+    lines = [tag("path", class_="line", d=_path(zip(x, y, strict=True)))] if series.joined else []
+    bars: list[Markup] = []
+    at_x, at_y = x.clip(frame.left, frame.right), y.clip(_TOP, frame.bottom)
     if series.low is not None and series.high is not None:
         low, high = frame.up(series.low), frame.up(series.high)
         if series.marks:
-            parts += [
-                tag("path", class_="bar", d=f"M{a} {b}V{c}") for a, b, c in zip(x, low, high, strict=True) if _finite(a, b, c)
-            ]
+            ends = zip(at_x, low.clip(_TOP, frame.bottom), high.clip(_TOP, frame.bottom), strict=True)
+            bars = [tag("path", class_="bar", d=f"M{a} {b}V{c}") for a, b, c in ends if _finite(a, b, c)]
         else:
             around = np.isfinite(x + low + high)
             edge = [*zip(x[around], low[around], strict=True), *zip(x[around][::-1], high[around][::-1], strict=True)]
-            parts.append(tag("path", class_="band", d=_path(edge) + "z"))
-    if series.joined:
-        parts.append(tag("path", class_="line", d=_path(zip(x, y, strict=True))))
-    if series.marks:
-        parts += [_mark(series, a, b) for a, b in zip(x, y, strict=True) if _finite(a, b)]
-    return tag("g", *parts, class_=series.css)
+            lines.insert(0, tag("path", class_="band", d=_path(edge) + "z"))
+    marks = [_mark(series, a, b) for a, b in zip(at_x, at_y, strict=True) if _finite(a, b)] if series.marks else []
+    return tag("g", frame.inside(*lines), *bars, *marks, class_=series.css)
 
 
 def _mark(series: Series, x: float, y: float) -> Markup:

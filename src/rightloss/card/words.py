@@ -49,27 +49,32 @@ def percent(share: float | None) -> str:
     """Return a share in percent: three digits, and near 100 % two digits of what is missing.
 
     Examples:
-        >>> percent(0.8), percent(0.01234), percent(0.99951), percent(0.0000012), percent(1.0)
-        ('80 %', '1.23 %', '99.951 %', '0.00012 %', '100 %')
+        >>> percent(0.8), percent(0.01234), percent(0.99951), percent(1.0), percent(3e-9), percent(1 - 1e-12)
+        ('80 %', '1.23 %', '99.951 %', '100 %', '<0.0001 %', '>99.9999 %')
     """
     if share is None or not math.isfinite(share):
         return _DASH
     rest = 100 * min(abs(share), abs(1 - share))
-    places = 1 if rest < _ROUNDING else max(1, (1 if share > 0.5 else 2) - math.floor(math.log10(rest)))
-    text = f"{100 * share:.{places}f}".rstrip("0").rstrip(".")
-    return f"{'0' if text == '-0' else text} %".replace("-", "−")
+    if 0 < rest < 1e-4:
+        return ">99.9999 %" if share > 0.5 else "<0.0001 %"
+    fewest, digits = (1, 2) if share > 0.5 else (0, 3)
+    places = max(fewest, digits - 1 - math.floor(math.log10(rest))) if rest else 0
+    text = f"{100 * share:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if places else text} %".replace("-", "−")
 
 
 def share(value: float) -> str:
     """Return how frequent something is: "1 in 1,000" if that is a round number, else in percent.
 
     Examples:
-        >>> share(0.001), share(1 / 30), share(0.033), share(0.5)
-        ('1 in 1,000', '1 in 30', '3.3 %', '50 %')
+        >>> share(0.001), share(1 / 30), share(0.033), share(0.5), share(2.31e-7)
+        ('1 in 1,000', '1 in 30', '3.3 %', '50 %', '1 in 4,300,000')
     """
     whole = round(1 / value) if value > _ROUNDING else 0
-    is_round = whole >= 5 and float(f"{whole:.1e}") == whole and abs(whole * value - 1) < 0.002
-    return f"1 in {whole:,}" if is_round else percent(value)
+    slack = 0.005 if float(f"{whole:.0e}") == whole else 1e-6 if whole < 1e5 else 0.0
+    if whole >= 5 and abs(whole * value - 1) < slack:
+        return f"1 in {whole:,}"
+    return f"1 in {float(f'{whole:.1e}'):,.0f}" if whole > 1e6 else percent(value)
 
 
 def people(count: float) -> str:

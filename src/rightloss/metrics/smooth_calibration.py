@@ -128,7 +128,7 @@ def smooth_calibration_curve(
     certain = int((~np.isfinite(found.odds)).sum())
     predicted = np.exp(found.sample.per_entry(found.sample.log_probs[:, found.positive]).astype(np.float64))
     distance, weights = np.abs(expit(spline.at(seen.odds)[0]) - predicted), found.sample.population_weights
-    ici, (e50, e90) = float(weights @ distance), _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
+    ici, (e50, e90) = float(weights @ distance), weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
     edges, share = _histogram(seen)
     return SmoothCalibrationCurve(
         points, *band, ici, e50, e90, edges, share, certain, prevalence=found.rate, level=level, positive=found.positive
@@ -173,7 +173,7 @@ class _Regression:
     def reach(self) -> tuple[float, float]:
         """Return the lowest 1 % quantile and the highest 99 % quantile of both sides' log-odds."""
         of = [self.side == side for side in (0, 1)]
-        ends = np.stack([_weighted_quantiles(self.odds[own], self.counts[own], (0.01, 0.99)) for own in of])
+        ends = np.stack([weighted_quantiles(self.odds[own], self.counts[own], (0.01, 0.99)) for own in of])
         return float(ends[:, 0].min()), float(ends[:, 1].max())
 
 
@@ -199,7 +199,7 @@ def _knots(seen: _Regression, given: int | None) -> Array:
     fewer = round(float(seen.sides.min()), 6)
     number = 3 if fewer < 30 else 4 if fewer < 100 else 5
     number = number if given is None else checked_int(given, "knots", 2, 5)
-    return np.unique(_weighted_quantiles(seen.odds, seen.counts / seen.sides[seen.side], _PLACES.get(number, (0.1, 0.9))))
+    return np.unique(weighted_quantiles(seen.odds, seen.counts / seen.sides[seen.side], _PLACES.get(number, (0.1, 0.9))))
 
 
 def _basis(odds: Array, knots: Array) -> Array:
@@ -271,7 +271,7 @@ def _histogram(seen: _Regression) -> tuple[Array, Array]:
     return expit(edges), counts / counts.sum(1, keepdims=True)
 
 
-def _weighted_quantiles(values: Array, weights: Array, places: tuple[float, ...]) -> Array:
+def weighted_quantiles(values: Array, weights: Array, places: tuple[float, ...]) -> Array:
     """Return the lowest values with at least these fractions of the weight at or below them."""
     order = np.argsort(values)
     share = weights[order].cumsum() / weights.sum()

@@ -1,69 +1,57 @@
 """The report of a table model: one self-contained HTML page with a prevalence slider.
 
-Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted here: the page shows the comparison and
-the held-out predictions stored in the model.
+Stage: `TableModel` → `report.html`, by `templates/table.html.j2` on the skeleton of `rightloss.card`. Nothing is fitted to the
+table here: the page shows the comparison and the held-out predictions stored in the model.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import expit, logit, logsumexp
+from scipy.special import expit, logit
 
-from .. import __version__
+from ..card.calibration_plot import calibration_plot
+from ..card.page import render
+from ..card.slider import grid, one_against_rest
+from ..card.words import counted, figure, limits, number, percent, share
+from ..metrics.one_vs_rest import log_odds
+from ..metrics.smooth_calibration import weighted_quantiles
 from ..predictive import retarget
-from .report_picture import calibration_drawing
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
-    from jinja2 import Environment
-
     from .encode import ColumnSpec
     from .model import TableModel, UnlabelledReport
 
-_MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
-_HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
-_PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999, "highest of all": 1.0}
+_PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999}
+_FEWEST = 5  # rows above the last of them
 _RECALL = 0.8  # at the slider's initial threshold
 _MOST_SHOWN = 8  # categories shown per column
-_ROUNDING = 1e-12  # smaller values are shown as 0
-_COMMANDS = (
-    "rightloss predict MODEL new.csv --out predictions.csv",
-    "rightloss predict MODEL new.csv --population 0.01 --out predictions.csv",
-    "rightloss evaluate MODEL labelled.csv",
-    "rightloss prevalence MODEL unlabelled.csv",
-)
-_LIMITS = (
-    "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
-    "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
-    "on the held-out rows alone: with few rows of a class they are rough."
-)
+_Z = 1.959964  # of 95 % limits
 
 
 def report_page(model: TableModel) -> str:
     """Return the page as HTML; all text of the table is escaped."""
-    population, sampling, focus = model.population.population, model.population.sampling, _focus_classes(model)
-    held = model.held_out
+    population, held, focus = model.population.population, model.held_out, _focus_classes(model)
+    several = len(model.classes_) > 2
+    drawn = {"the model": held.log_probs, "without the correction": retarget(held.log_probs, population, model.sampling)}
     context = {
-        "version": __version__,
         "title": f"{model.target}, where {_where(model.classes_[focus[0]], float(population[focus[0]]))}",
         "sentences": sentences(model),
-        "focus_label": str(model.classes_[focus[0]]),
-        "drawing": calibration_drawing(held.log_probs, held.target, population, sampling, focus[0]),
-        "slider": slider_data(model),
-        "people": list(_PEOPLE),
-        "comparison": _comparison(model),
-        "odds_ratios": _odds_ratios(model),
+        "focus_labels": [str(model.classes_[k]) for k in focus],
+        "drawing": calibration_plot(drawn, held.target, population, focus[0], held.groups),
+        "data": slider_data(model),
+        "people": list(_people(model)),
+        "compared": [_compared(row) for row in model.comparison.to_dict("records")],
+        "kept": model.comparison["chosen"].tolist().index(True),
+        "grouped": held.groups is not None,
+        "ratios": None if model.odds_ratios is None else [_ratio(row) for row in model.odds_ratios.to_dict("records")],
+        "several": several,
+        "of": f"each class against {model.classes_[0]}" if several else str(model.classes_[1]),
         "findings": model.findings,
-        "columns": [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns],
-        "commands": _COMMANDS,
-        "limits": _LIMITS,
+        "columns": [[each.name, each.kind, _about(each)] for each in model.columns],
     }
-    return _environment().get_template("table.html.j2").render(context)
+    return render("table.html.j2", context, __package__)
 
 
 def sentences(model: TableModel) -> list[str]:
@@ -73,37 +61,31 @@ def sentences(model: TableModel) -> list[str]:
     after, before = _mean_predictions(model, focus)
     kept = (
         f"Of the models compared, “{best['candidate']}” is kept to predict {model.target} where {_where(label, pi)}: AUC "
-        f"{best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
+        f"{best['auc']:.3f}, {percent(best['skill'])} of the way from always answering the frequencies to certainty."
     )
-    mean = f"On average it predicts {_share(after)} there; without the correction the same model would say {_share(before)}."
-    if abs(before - after) < 0.01 * after:
-        mean = f"On average it predicts {_share(after)} there."
+    changed = abs(before - after) >= 0.01 * after
+    mean = f"On average it predicts {share(after)} there"
+    mean += f"; without the correction the same model would say {share(before)}." if changed else "."
     return [kept, mean, *unlabelled_sentences(model)]
 
 
 def unlabelled_sentences(model: TableModel) -> list[str]:
     """Return sentences about the unlabelled rows: the learned population, if any, and whether the model improved."""
-    used, said = model.unlabelled, []
+    used, focus = model.unlabelled, _focus_classes(model)[0]
     if used is None:
         return []
-    said.append(_test_sentence(used))
+    said = [_test_sentence(used)]
     if used.population_low is not None and used.population_high is not None:
-        focus = _focus_classes(model)[0]
-        shares = (float(model.population.population[focus]), used.population_low[focus], used.population_high[focus])
-        share, low, high = (f"{100 * each:.3g} %" for each in shares)
-        said.append(
-            f"How frequent {model.classes_[focus]} is was learnt from the unlabelled rows: {share} (95 % interval {low} to "
-            f"{high})."
-        )
-    if used.gain is not None and used.low is not None and used.high is not None:
-        interval = f"95 % interval {_number(used.low)} to {_number(used.high)}"
-        said.append(
-            f"With them the linear model’s log-likelihood of labelled rows changes by {_signed(used.gain)} nats a row "
-            f"({interval}). {_kept(used)}"
-        )
+        learnt = float(model.population.population[focus]), used.population_low[focus], used.population_high[focus]
+        shown, ends = percent(learnt[0]), limits(*learnt[1:], percent)
+        what = f"How frequent {model.classes_[focus]} is was learnt from the unlabelled rows"
+        said.append(f"{what}: {shown} (95 % interval {ends}).")
+    if used.gain is not None:
+        gain, ends = number(used.gain, sign=True), limits(used.low, used.high)
+        changes = f"the linear model’s log-likelihood of labelled rows changes by {gain} nats a row (95 % interval {ends})"
+        said.append(f"With them {changes}. {_kept(used)}")
     if used.mean_predictions is not None:
-        focus = _focus_classes(model)[0]
-        said.append(f"For the unlabelled rows the model predicts {_share(used.mean_predictions[focus])} on average.")
+        said.append(f"For the unlabelled rows the model predicts {share(used.mean_predictions[focus])} on average.")
     return said
 
 
@@ -115,8 +97,7 @@ def _test_sentence(used: UnlabelledReport) -> str:
         tested = f"the test of whether people of a class look the same in both tables warned (p = {used.p_value:.2g})"
     elif used.p_value is not None:
         tested = f"a test found no sign that people of a class look different in the two tables (p = {used.p_value:.2g})"
-    rows = f"{used.used:,} unlabelled row{'' if used.used == 1 else 's'}"
-    return f"{rows}{of_all} were used; {tested}."
+    return f"{counted(used.used, 'unlabelled row')}{of_all} were used; {tested}."
 
 
 def _kept(used: UnlabelledReport) -> str:
@@ -124,98 +105,69 @@ def _kept(used: UnlabelledReport) -> str:
     if used.stream_gain is None:
         another = "It is not kept, since the test warned." if used.warned else "The model kept is another."
         return "It is kept." if used.kept else another
-    both = f"held-out rows of both tables together decided, with {_signed(used.stream_gain)} nats a labelled row for it"
+    gain = number(used.stream_gain, sign=True)
+    both = f"held-out rows of both tables together decided, with {gain} nats a labelled row for it"
     return f"It is kept: {both}." if used.kept else f"The model kept is another: {both}."
 
 
 def slider_data(model: TableModel) -> dict[str, Any]:
-    """Return the data of the page's script: for each selectable class, its log-odds in the rows of each true class.
-
-    If the frequency of one class changes from π_c to π′_c and the others keep their proportions, Bayes' rule adds
-    logit π′_c − logit π_c to the log-odds of that class. The fractions of each true class above a threshold then give every
-    figure.
-    """
-    thresholds = [*_grid(-5), *_HIGH]
-    return {"thresholds": thresholds, "focus": [_focus(model, k, thresholds) for k in _focus_classes(model)]}
+    """Return the data of the page's script, for each selectable class."""
+    return {"thresholds": grid(-5), "focus": [_focus(model, k) for k in _focus_classes(model)]}
 
 
-def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]:
+def _focus(model: TableModel, k: int) -> dict[str, Any]:
     held, pi = model.held_out, model.population.population
-    odds, rate = _log_odds(held.log_probs, k), float(pi[k])
-    weights = (pi / np.bincount(held.target, minlength=len(pi)))[held.target]
-    people = _weighted_quantiles(odds, weights, list(_PEOPLE.values()))
-    sampling = model.population.sampling[k]
-    start = expit(np.quantile(odds[held.target == k], 1 - _RECALL))
-    rest = [j for j in range(len(pi)) if j != k and (held.target == j).any()]
+    people = _log_odds_of_people(model, k)
+    uncorrected = expit(people + logit(model.sampling[k]) - logit(pi[k]))
+    start = float(expit(np.quantile(log_odds(held.log_probs, k)[held.target == k], 1 - _RECALL)))
     return {
         "label": str(model.classes_[k]),
-        "rate": rate,
-        "prevalences": sorted({*_grid(-5), *_HIGH, rate}),
-        "threshold": int(np.argmin(np.abs(np.log(thresholds) - np.log(np.clip(start, thresholds[0], thresholds[-1]))))),
-        "own": _packed(odds[held.target == k]),
-        "rest": [{"weight": float(pi[j] / pi[rest].sum()), "odds": _packed(odds[held.target == j])} for j in rest],
+        "prevalences": grid(-5, float(pi[k])),
+        "threshold": min(max(start, 1e-5), 0.99),
         "people": people.tolist(),
-        "uncorrected": expit(people + logit(sampling) - logit(rate)).tolist(),
+        "uncorrected": uncorrected.tolist(),
+        **one_against_rest(held.log_probs, held.target, pi, k, held.groups),
     }
 
 
-def _grid(lowest: int) -> list[float]:
-    """Return round numbers from 10^lowest to 0.5, almost evenly spaced in the logarithm."""
-    numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
-    return [each for each in numbers if each <= 0.5]
+def _people(model: TableModel) -> dict[str, float]:
+    """Return the shares of the population below the people shown, by name: those that enough rows are above."""
+    return {name: place for name, place in _PEOPLE.items() if (1 - place) * len(model.held_out.target) >= _FEWEST}
 
 
-def _packed(odds: Float64[np.ndarray, " n"]) -> str:
-    """Return the sorted values as float64 bytes in base64, without rounding."""
-    return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")
-
-
-def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, shares: list[float]) -> np.ndarray:
-    """Return the weighted quantiles of the values."""
-    order = np.argsort(values)
-    below = np.cumsum(weights[order]) / weights.sum()
-    return values[order][np.minimum(np.searchsorted(below, np.array(shares) - 1e-12), len(values) - 1)]
-
-
-def _log_odds(log_probs: np.ndarray, k: int) -> np.ndarray:
-    """Return log p_k/(1 − p_k) from a table of log-probabilities, without rounding 1 − p_k."""
-    return log_probs[:, k] - logsumexp(np.delete(log_probs, k, axis=1), axis=1)
+def _log_odds_of_people(model: TableModel, k: int) -> np.ndarray:
+    """Return quantiles of the log-odds over the population, with limits `(p, 3)`: those of the share of rows below each."""
+    held, pi = model.held_out, model.population.population
+    odds, counts = log_odds(held.log_probs, k), np.bincount(held.target, minlength=len(pi))
+    weights = (pi / counts)[held.target]
+    places = np.array(list(_people(model).values()))
+    values = weighted_quantiles(odds, weights, tuple(places))
+    met = [j for j in range(len(pi)) if counts[j]]
+    below = np.stack([[(odds[held.target == j] <= value).mean() for value in values] for j in met])
+    error = _Z * np.sqrt((pi[met] ** 2 / counts[met]) @ (below * (1 - below)))
+    ends = [weighted_quantiles(odds, weights, tuple(np.clip(places + sign * error, 0, 1))) for sign in (-1, 1)]
+    return np.stack([values, *ends], 1)
 
 
 def _mean_predictions(model: TableModel, k: int) -> tuple[float, float]:
     """Return the mean prediction of class k over the population, and that of the same model at the table's mix."""
     held, pi = model.held_out, model.population.population
     weights = (pi / np.bincount(held.target, minlength=len(pi)))[held.target]
-    tables = held.log_probs, retarget(held.log_probs, pi, model.population.sampling)
+    tables = held.log_probs, retarget(held.log_probs, pi, model.sampling)
     after, before = (float(np.average(np.exp(table[:, k]), weights=weights)) for table in tables)
     return after, before
 
 
-def _comparison(model: TableModel) -> dict[str, Any]:
-    heads = ["model", "expected log-likelihood", "skill", "AUC", "calibration slope", "calibration intercept", "seconds"]
-    rows = []
-    for row in model.comparison.to_dict("records"):
-        interval = f"{_number(row['low'])} to {_number(row['high'])}"
-        cells = [{"value": _number(row["expected_log_likelihood"], 4), "range": interval}]
-        names = ("skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
-        cells += [{"value": _number(row[name]), "range": ""} for name in names]
-        rows.append({"name": row["candidate"], "chosen": bool(row["chosen"]), "cells": cells})
-    grouped = "" if model.held_out.groups is None else ", whole groups at a time"
-    return {"heads": heads, "rows": rows, "folds": "on parts of the table by cross-validation", "grouped": grouped}
+def _compared(row: dict[str, Any]) -> list[Any]:
+    """Return a candidate's row of the table."""
+    gain = figure(row["expected_log_likelihood"], row["low"], row["high"], lambda value: number(value, 4))
+    rest = [number(row[name]) for name in ("skill", "auc", "calibration_slope", "calibration_intercept", "seconds")]
+    return [f"{row['candidate']}{' ✓' if row['chosen'] else ''}", gain, *rest]
 
 
-def _odds_ratios(model: TableModel) -> dict[str, Any] | None:
-    if model.odds_ratios is None:
-        return None
-    rows = [
-        {"column": row["column"], "label": row["class"], "change": row["change"], "value": _number(row["odds_ratio"])}
-        | {"range": f"{_number(row['low'])} to {_number(row['high'])}"}
-        for row in model.odds_ratios.to_dict("records")
-    ]
-    several = len(model.classes_) > 2
-    of = f"each class against {model.classes_[0]}" if several else str(model.classes_[1])
-    grouped = "" if model.held_out.groups is None else ", with the rows of a group as one draw"
-    return {"rows": rows, "several": several, "of": of, "grouped": grouped}
+def _ratio(row: dict[str, Any]) -> list[Any]:
+    """Return an odds ratio's row of the table; the class is last."""
+    return [row["column"], row["change"], figure(row["odds_ratio"], row["low"], row["high"]), row["class"]]
 
 
 def _about(column: ColumnSpec) -> str:
@@ -233,42 +185,5 @@ def _focus_classes(model: TableModel) -> list[int]:
     return np.argsort(model.population.population).tolist()
 
 
-def _where(label: object, share: float) -> str:
-    return f"{_share(share)} {'is' if _share(share).startswith('1 in') else 'are'} {label}"
-
-
-def _share(value: float) -> str:
-    """Return a frequency as text: "1 in 1,000" for round numbers, or "2.5 %"."""
-    whole = round(1 / value) if value > 1e-12 else 0
-    is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * value - 1) < 0.005
-    return f"1 in {whole:,}" if is_round else f"{100 * value:.3g} %"
-
-
-def _number(value: float, digits: int = 3) -> str:
-    if not np.isfinite(value):
-        return "–"
-    return f"{value if abs(value) > _ROUNDING else 0.0:.{digits}g}".replace("-", "−")
-
-
-def _signed(value: float) -> str:
-    return f"+{_number(value)}" if value > 0 else _number(value)
-
-
-def _environment() -> Environment:
-    """Return the templates; all text is escaped, except for our own style and script."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    style, script = (files(__package__).joinpath("templates", name).read_text("utf-8") for name in ("table.css", "table.js"))
-    environment = Environment(
-        loader=PackageLoader(__package__, "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    environment.globals |= {"style": Markup(style), "script": Markup(script), "script_digest": digest}
-    return environment
+def _where(label: object, rate: float) -> str:
+    return f"{share(rate)} {'is' if share(rate).startswith('1 in') else 'are'} {label}"

@@ -35,20 +35,17 @@ const meanShare = (groups) => {
   }
   return [value, Math.max(0, value - Math.sqrt(below)), Math.min(all, value + Math.sqrt(above))];
 };
-// Of log of the weighted mean of shares, with half a row added to each side: its value and its variance (delta method).
-const logShare = (groups) => {
-  let mean = 0, variance = 0;
-  for (const { weight = 1, hits, rows, effective = rows } of groups) {
-    const share = ((hits / rows) * effective + 0.5) / (effective + 1);
-    mean += weight * share;
-    variance += (weight ** 2 * share * (1 - share)) / (effective + 1);
-  }
-  return [Math.log(mean), variance / mean ** 2];
-};
-// Ratio of two such means, with limits: log LR is their difference.
-const ratio = (value, groups, others) => {
-  const [a, va] = logShare(groups), [b, vb] = logShare(others), spread = Z * Math.sqrt(va + vb);
-  return around(value, Math.exp(a - b - spread), Math.exp(a - b + spread));
+// The ratio of two such means, such as a likelihood ratio: on the log scale, each around its mean with half a row added to both
+// sides, so that nobody or everybody flagged has a logarithm too.
+const ratio = (groups, others) => {
+  const [upper, lower] = [groups, others].map((each) => {
+    const [value, ...ends] = meanShare(each), half = ({ hits, rows, effective = rows }) => ((hits / rows) * effective + 0.5) / (effective + 1);
+    return { value, middle: Math.log(each.reduce((sum, one) => sum + (one.weight ?? 1) * half(one), 0)), low: Math.log(ends[0]), high: Math.log(ends[1]) };
+  });
+  const distance = upper.middle - lower.middle;
+  const low = distance - Math.hypot(upper.middle - upper.low, lower.high - lower.middle);
+  const high = distance + Math.hypot(upper.high - upper.middle, lower.middle - lower.low);
+  return around(upper.value / lower.value, Math.exp(low), Math.exp(high));
 };
 const around = (value, low, high) => (Number.isNaN(value) ? [value, NaN, NaN] : [value, Math.min(value, low), Math.max(value, high)]);
 const map = ([value, low, high], f) => { const ends = [f(low), f(high)]; return [f(value), Math.min(...ends), Math.max(...ends)]; };
@@ -57,7 +54,7 @@ const others = (groups) => groups.map(({ hits, rows, ...rest }) => ({ ...rest, r
 // Every figure at prevalence π, as [value, low, high]; `own` is the group of the positive class, `rest` those of the others.
 const figuresAt = (own, rest, pi) => {
   const tpr = meanShare([own]), fpr = meanShare(rest);
-  const lrPositive = ratio(tpr[0] / fpr[0], [own], rest), lrNegative = ratio((1 - tpr[0]) / (1 - fpr[0]), others([own]), others(rest));
+  const lrPositive = ratio([own], rest), lrNegative = ratio(others([own]), others(rest));
   const posterior = (lr) => (lr === Infinity ? 1 : (pi * lr) / (pi * lr + 1 - pi));
   return {
     tpr, tnr: map(fpr, (f) => 1 - f), lrPositive, lrNegative,
@@ -68,16 +65,25 @@ const figuresAt = (own, rest, pi) => {
   };
 };
 
+// The same from one class's data as `slider.one_against_rest` gives it: log-odds at `rate`, moved to π, flagged from risk t on.
+const unpackedSides = (one) => [one.own, ...one.rest].forEach((side) => (side.odds = unpacked(side.odds)));
+const figuresOf = ({ rate, own, rest }, pi, t) => {
+  const least = cut(t) - (logit(pi) - logit(rate)), flagged = (side) => ({ ...side, hits: countFrom(side.odds, least), rows: side.odds.length });
+  return figuresAt(flagged(own), rest.map(flagged), pi);
+};
+
 // Words: as rightloss.card.words has them.
 const percent = (p) => {
   if (!Number.isFinite(p)) return "–";
-  const rest = 100 * Math.min(Math.abs(p), Math.abs(1 - p));
-  const places = rest < 1e-12 ? 1 : Math.max(1, (p > 0.5 ? 1 : 2) - Math.floor(Math.log10(rest)));
-  return `${(100 * p).toFixed(Math.min(places, 100)).replace(/\.?0+$/, "").replace(/^-0$/, "0")} %`.replace("-", "−");
+  const rest = 100 * Math.min(Math.abs(p), Math.abs(1 - p)), [fewest, digits] = p > 0.5 ? [1, 2] : [0, 3];
+  if (rest > 0 && rest < 1e-4) return p > 0.5 ? ">99.9999 %" : "<0.0001 %";
+  const places = rest ? Math.max(fewest, digits - 1 - Math.floor(Math.log10(rest))) : 0, text = (100 * p).toFixed(places);
+  return `${places ? text.replace(/\.?0+$/, "") : text} %`.replace("-", "−");
 };
 const share = (p) => {
-  const whole = Math.round(1 / p);
-  return whole >= 5 && +whole.toPrecision(2) === whole && Math.abs(whole * p - 1) < 0.002 ? `1 in ${whole.toLocaleString("en")}` : percent(p);
+  const whole = Math.round(1 / p), slack = +whole.toPrecision(1) === whole ? 0.005 : whole < 1e5 ? 1e-6 : 0;
+  if (whole >= 5 && Math.abs(whole * p - 1) < slack) return `1 in ${whole.toLocaleString("en")}`;
+  return whole > 1e6 ? `1 in ${(+whole.toPrecision(2)).toLocaleString("en")}` : percent(p);
 };
 const number = (n, digits = 3) => {
   if (!Number.isFinite(n)) return Number.isNaN(n) ? "–" : n > 0 ? "∞" : "−∞";
@@ -104,9 +110,10 @@ const show = (id, figure, words) => {
   Object.assign(found.dataset, { value: figure[0], low: figure[1], high: figure[2] });
   found.replaceChildren(words(figure[0]), ...(limits(figure, words) ? [element("span", { class: "range" }, limits(figure, words))] : []));
 };
-// A range control over a list of values: what it is at stands beside it, and is what a screen reader says.
-const slider = (id, values, words, moved) => {
+// A range control over a list of values, which `start` gives: what it is at stands beside it, and is what a screen reader says.
+const slider = (id, words, moved) => {
   const input = at(id);
+  let values = [];
   const say = () => {
     at(`${id}-shown`).textContent = words(values[input.value]);
     input.setAttribute("aria-valuetext", words(values[input.value]));
@@ -114,9 +121,7 @@ const slider = (id, values, words, moved) => {
   input.addEventListener("input", () => { say(); moved(); });
   return {
     get value() { return values[input.value]; },
-    set value(value) { input.value = nearest(values, value); say(); },
-    set values(list) { values = list; input.max = list.length - 1; },
-    start(list, value) { this.values = list; this.value = value; },
+    start(list, value) { values = list; input.max = list.length - 1; input.value = nearest(list, value); say(); },
   };
 };
 // Place the vertical line of a plot at a value of its horizontal axis.
