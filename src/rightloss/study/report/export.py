@@ -104,7 +104,7 @@ def to_markdown(table: Table) -> str:
     lines = [["", *table.columns], ["---", *("--:" for _ in table.columns)]]
     for section in table.sections:
         lines.append([f"**{markdown_text(section.title)}**", *("" for _ in table.columns)])
-        lines += [[markdown_text(line.label), *map(str, line.entries)] for line in section.lines]
+        lines += [[markdown_text(text) for text in (line.label, *map(str, line.entries))] for line in section.lines]
     notes = "".join(f"{note}\n\n" for note in table.notes)
     return f"**{table.title}**\n\n{markdown_rows(lines)}\n\n{notes}"[:-1]
 
@@ -132,6 +132,7 @@ _LATEX = {
     "±": r"$\pm$",
     "½": r"$\frac12$",
     "∞": r"$\infty$",
+    "→": r"$\to$",
 }
 _LAST_KNOWN = "\u017f"  # up to here, plain LaTeX prints every letter
 

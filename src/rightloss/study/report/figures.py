@@ -70,10 +70,12 @@ def mean_and_range(runs: Sequence[RunResult]) -> Float64[np.ndarray, "3 steps"]:
 
 def _trace(runs: Sequence[RunResult], results: StudyResults) -> Drawing:
     first, config = runs[0].config, results.config
-    steps = first.training.steps
-    rate = float(results.data[first.data].votes[:, -1].mean(dtype=np.float64)) if first.population is None else first.population
+    steps, rate = first.training.steps, first.population
+    if rate is None:
+        rate = float(results.data[first.data].votes[:, -1].mean(dtype=np.float64))
     where = panel_title(CellKey.of(first), config, without=("start",))
-    x, y = Axis("training step", 0, steps, words=number), _axis("mean prediction", [rate, *(run.trace for run in runs)], "log")
+    x = Axis("training step", 0, steps, words=number)
+    y = _axis("mean prediction", [np.clip(run.trace, rate / 100, 1) for run in runs], "log")
     plots = []
     for start in config.starts:
         by_loss = {
@@ -189,13 +191,13 @@ def rating_figures(results: StudyResults, summary: Summary) -> list[Drawing]:
 
 
 def _near(key: CellKey, summary: Summary) -> Plot:
-    levels = list(range(1, _LEVELS + 1))
+    levels = [float(level) for level in range(1, _LEVELS + 1)]
     figures = next(row.figures for row in summary.rows if row.key == key)
-    series = [_with_bars("ours", levels, [figures[f"mean_off_by_one_recall_{level}"] for level in levels], 0, joined=False)]
+    series = [_with_bars("ours", levels, [figures[f"mean_off_by_one_recall_{level:g}"] for level in levels], 0, joined=False)]
     if key.likelihood == "onion-peeling":
-        of_paper = [RATINGS[f"off_by_one_recall_{level}"] for level in levels]
+        of_paper = [RATINGS[f"off_by_one_recall_{level:g}"] for level in levels]
         series.append(Series("the paper", np.array(levels) + 0.15, of_paper, marks=True, joined=False, style=1))
-    x = Axis("readers' rating", 0.5, _LEVELS + 0.5, words=number, ticks=tuple(map(float, levels)))
+    x = Axis("readers' rating", 0.5, _LEVELS + 0.5, words=number, ticks=tuple(levels))
     title = LIKELIHOODS[key.likelihood]
     return Plot(title, x, Axis("off by one at most", 0, 1), series, f"share of ratings off by one at most, {title}")
 

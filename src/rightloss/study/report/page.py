@@ -18,7 +18,7 @@ import numpy as np
 
 from ...atomic_files import write_whole
 from ...card.page import render
-from ...card.words import counted, listed, share
+from ...card.words import counted, listed, percent, share
 from ..config import CONTOURS, IMAGE_NETS, PRESETS, StudyConfig, Training, options_of
 from ..methods import METHODS
 from ..paper import CITATION
@@ -111,7 +111,7 @@ def _context(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -
         "judge": METHODS[judge].title if judge else "",
         "nodules": nodules_by_side(results),
         "command": command(config),
-        "data": {"prevalences": grid(-4), "thresholds": grid(-3), "panels": [_slider(panel, config) for panel in panels]},
+        "data": {"prevalences": grid(-4), "thresholds": grid(-3), "panels": [slider_data(panel, config) for panel in panels]},
     }
 
 
@@ -124,7 +124,8 @@ def grid(lowest: int) -> list[float]:
     return [number for number in numbers if number <= 0.5]
 
 
-def _slider(panel: Panel, config: StudyConfig) -> dict[str, Any]:
+def slider_data(panel: Panel, config: StudyConfig) -> dict[str, Any]:
+    """Return the data for the page's script."""
     columns = [{"rate": each.rate, "methods": [_method(cell, config) for cell in each.cells]} for each in panel.columns]
     return {"title": panel.title, "columns": columns}
 
@@ -184,7 +185,8 @@ def _unlabelled(config: StudyConfig) -> str:
     weight = (
         "" if config.unlabelled_weight is None else f", with {config.unlabelled_weight:g} times the mass of the labelled ones"
     )
-    return f"{config.unlabelled:.3g} of the training patients{weight}; used by {learnt}" if config.unlabelled else ""
+    lost = f"{percent(config.unlabelled)} of the training patients lost their labels"
+    return f"{lost}{weight}; used by {learnt}" if config.unlabelled else ""
 
 
 def command(config: StudyConfig) -> str:

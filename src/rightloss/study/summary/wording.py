@@ -98,14 +98,14 @@ def headline(summary: Summary) -> list[str]:
     better, worse = (sum(test(row.figures["skill"]) for row in rows) for test in (is_better, is_worse))
     found = [
         f"Against always answering π, {METHODS[rows[0].key.loss].title}: clearly better in {better} of "
-        f"{counted(len(rows), 'case')}, clearly worse in {worse}."
+        f"{counted(len(rows), 'case')}, clearly worse in {worse or 'none'}."
     ]
     for about, words in _COMPARED.items():
         standings = [each.differences[LOG_LIKELIHOOD].standing for each in summary.comparisons if each.about == about]
         if standings:
             ahead, behind = standings.count("ahead"), standings.count("behind")
             comparisons = counted(len(standings), "comparison")
-            return [*found, f"{words}: clearly better in {ahead} of {comparisons}, clearly worse in {behind}."]
+            return [*found, f"{words}: clearly better in {ahead} of {comparisons}, clearly worse in {behind or 'none'}."]
     return found
 
 

@@ -33,7 +33,7 @@
       at("spoken").textContent = `Where ${share(pi)} of nodules is malignant, acting from ${percent(t)} on, ${methods[0].name} finds ${people(many * shown[0].found[0])} of ` +
         `${people(many * pi)} malignant nodules, with ${people(many * shown[0].alarms[0])} needless actions. Right if benign nodules look the same in both populations, and malignant ones too.`;
     };
-    const prevalence = slider("prevalence", data.prevalences, share, draw), threshold = slider("threshold", data.thresholds, percent, draw);
+    const prevalence = slider("prevalence", share, draw), threshold = slider("threshold", percent, draw);
     const choosePanel = () => {
       choose("trained", data.panels[at("panel").value].columns.map((each) => share(each.rate)), true);
       draw();
