@@ -54,8 +54,6 @@ def test_metric_and_gradient_are_those_of_the_torch_loss(k: int, reference: str,
     objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k)
     weights = stream(3).integers(1, 4, len(y))
     rows = np.repeat(np.arange(len(y)), weights)  # the losses repeat what the objective weighs
-    if reference == "sampling" and kappa == 1:  # where the loss has the declared ρ, and the objective counts the labels
-        objective = InformationGainObjective(rl.Prevalence.from_labels(y[rows], population(k, 1)))
     z = torch.tensor(scores, requires_grad=True)
     options: dict[str, Any] = {"marginal": rl.BatchMarginal(), "reference": objective.reference, "fused": False}
     loss = rl.information_gain_loss(z[rows], torch.as_tensor(y[rows]), objective.prevalence, **options)

@@ -75,36 +75,19 @@ def test_every_colour_of_text_and_line_has_enough_contrast_on_every_background(p
 
 @pytest.mark.long
 def test_the_script_writes_numbers_as_the_library_does(page: Page) -> None:
-    shares = [
-        0.0,
-        1.0,
-        0.5,
-        0.8,
-        0.033,
-        1 / 30,
-        0.001,
-        0.12345,
-        0.99951,
-        3.3e-7,
-        1 - 1e-9,
-        0.995,
-        1e-5,
-        -6.9876,
-        0.0625,
-        1 / 15,
-        0.0667,
-    ]
+    shares = [0.0, 1.0, 0.5, 0.8, 0.033, 1 / 30, 0.001, 0.12345, 0.99951, 1e-6, 3.3e-7, 1 - 1e-9, 0.995, 1e-5, -0.25, -6.9876]
+    rates = [0.5, 0.033, 1 / 30, 1 / 15, 0.0667, 0.001, 1 / 12345, 1e-6, 3.3e-7, 0.0625]
     numbers = [0.0, 0.2, 0.7, 12.4, 999.6, 1234567.0, -0.01234, 17.26]
     for name, values in (
         ("percent", shares),
-        ("share", [*shares[2:12], *shares[-3:]]),
+        ("share", rates),
         ("number", numbers),
         ("people", numbers[:-2]),
     ):
         ours = [getattr(words, name)(value) for value in values]
         assert page.evaluate(f"{json.dumps(values)}.map((each) => {name}(each))") == ours
     assert page.evaluate("limits([0.02, 0.01, 0.025], percent)") == words.limits(0.01, 0.025, words.percent)
-    assert [words.crowd(rate) for rate in shares[2:9]] == page.evaluate(f"{json.dumps(shares[2:9])}.map(crowd)")
+    assert [words.crowd(rate) for rate in rates] == page.evaluate(f"{json.dumps(rates)}.map(crowd)")
 
 
 @pytest.mark.parametrize("module", [words, plots])
@@ -171,6 +154,15 @@ def test_a_linear_axis_has_some_ticks_at_round_numbers(low: float, high: float) 
     assert len(set(np.diff(ticks).round(12))) == 1
     assert all(low <= tick <= high for tick in ticks)
     assert 0 in ticks or low > 0 or high < 0
+
+
+@pytest.mark.parametrize("scale", ["log", "log-odds"])
+@pytest.mark.parametrize(("low", "high"), [(0.01, 0.05), (1e-4, 0.3), (1e-6, 0.999), (0.2, 0.97)])
+def test_scales_of_risks_have_a_few_ticks_wide_or_narrow(scale: Any, low: float, high: float) -> None:
+    ticks = Axis("", low, high, scale).tick_values()
+    assert 2 <= len(ticks) <= 7
+    assert ticks == sorted(ticks)
+    assert len({words.percent(tick) for tick in ticks}) == len(ticks)
 
 
 def test_a_plot_draws_points_limits_gaps_and_a_legend_and_escapes_names() -> None:

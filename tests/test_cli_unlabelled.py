@@ -266,7 +266,9 @@ def test_a_model_of_before_there_were_these_figures_is_read(tmp_path: Path, plai
     path.write_text(json.dumps(facts | {"sha256": _digest(facts)}), encoding="utf-8")
     model = load_model(tmp_path / "model")
     assert same_model(model, plain)
-    assert "on average" in report_page(model)
+    page = report_page(model)
+    assert "On average it predicts" in page
+    assert "For the unlabelled rows" not in page
 
 
 @pytest.mark.long

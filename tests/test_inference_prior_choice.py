@@ -130,6 +130,7 @@ def test_by_layer_noise_gets_a_narrower_prior_and_the_evidence_rises(monkeypatch
     assert found.log_evidence > max(of_both) + 1
 
 
+@pytest.mark.filterwarnings("ignore:The Gaussian differs:UserWarning")  # after so few steps
 @pytest.mark.long
 def test_the_bound_is_below_the_evidence_and_chooses_the_same_scale() -> None:
     """A Gaussian of one weight is nearly the posterior itself."""

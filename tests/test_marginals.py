@@ -50,9 +50,9 @@ class Claim(torch.autograd.Function):
 
 
 def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, weights: Callable[[Tensor], Tensor]) -> None:
-    """The loss's gradient at z against finite differences of `−avg log p_r + Σ_k (f_k − κ r_k) m_k/q_k`, q held still.
+    """The loss's gradient at z against finite differences of `−avg log p_r + Σ_k (ρ_k − κ r_k) m_k/q_k`, q held still.
 
-    By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (f_k − κ r_k, β_n, log p_r at y).
+    By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (ρ_k − κ r_k, β_n, log p_r at y).
     """
     seen: list[Tensor] = []
     update = criterion.marginal.update
@@ -92,7 +92,7 @@ def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: in
         counted = torch.full((k,), 1 / k, dtype=torch.float64)
         sampled = counted if marginal == "classwise" else tensor_of(prevalence.sampling)
         own = probs[torch.arange(len(y)), y].log()
-        return counted - 0.3 * r, (r / sampled)[y], own, probs
+        return tensor_of(prevalence.sampling) - 0.3 * r, (r / sampled)[y], own, probs
 
     gradcheck_given_q(criterion, z, y, weights)
 

@@ -89,7 +89,7 @@ def test_thresholds_are_one_for_all_or_by_name_and_costs_by_name() -> None:
     assert rates(threshold=0.2) == rates(costs={name: [[0, 0.25], [1, 0]] for name in NAMES})
     with pytest.raises(ValueError, match="`threshold` to be one number"):
         rates(threshold=[0.5, 0.3, 0.2])
-    with pytest.raises(ValueError, match="by its name"):
+    with pytest.raises(ValueError, match="by the names of the findings"):
         rates(threshold={"mass": 0.5})
 
 

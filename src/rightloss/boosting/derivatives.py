@@ -3,7 +3,8 @@
 Stage: raw scores `(n,)` or `(n, k)`, labels `(n,)`, weights `(n,)` → loss, gradient and positive Hessian, in NumPy.
 
 **The loss.** Let z_nk be the raw scores, the population's logits, p_nk = softmax_k(z_n + log r − log π) the prediction in the
-reference mix r, s_n the sample weights, W = Σ_n s_n, v_k = Σ_n s_n 1{y_n=k} / W, β_n = r_y/ρ_y at y = y_n, and
+reference mix r, s_n the sample weights, W = Σ_n s_n, v_k = Σ_n s_n 1{y_n=k} / W (with evidence ρ_k, as in the losses),
+β_n = r_y/ρ_y at y = y_n, and
 
     m_k = (1/W) Σ_n s_n β_n p_nk,      c_k = v_k − κ r_k,      a_k = c_k / m_k,      ā_n = Σ_j a_j p_nj.
 
@@ -43,7 +44,7 @@ with only the rare class still takes a first step of the order of 1/π, at r = �
 it. With K raw scores per row h is multiplied by K/(K − 1), because all K change together (Friedman 2000; LightGBM's own factor;
 XGBoost's is 2).
 
-**Where it is the built-in objective.** At r = ρ = v and κ = 1, c = 0: the marginal's terms vanish, and F is the cross-entropy
+**Where it is the built-in objective.** At r = ρ and κ = 1, c = 0: the marginal's terms vanish, and F is the cross-entropy
 of the scores moved to ρ, logit adjustment.
 """
 
@@ -183,8 +184,8 @@ def log_table(rows: ScoredRows, offset: np.ndarray) -> np.ndarray:
 
 
 def _excess(rows: ScoredRows, terms: ClassTerms) -> np.ndarray:
-    """Return c = v − κ r (k,), set to exactly 0 if only rounding is left."""
-    c = rows.mix() - terms.evidence * terms.reference
+    """Return c = v − κ r (k,), with ρ for v if there is evidence; exactly 0 if only rounding is left."""
+    c = (terms.reference / terms.weights if terms.evidence else rows.mix()) - terms.evidence * terms.reference
     return c if np.abs(c).max() > 1e-9 else np.zeros_like(c)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..predictive import retarget
 from .held_out import HeldOut
-from .model import fit_slopes, smooth_likelihoods
+from .model import Calibration, fit_slopes, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 _ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding
@@ -48,6 +48,29 @@ def cross_fitted(data: HeldOut, folds: np.ndarray, kind: str, population: np.nda
         fitted = fit_slopes(data.take(~out), kind)
         found[out] = retarget(fitted.apply(data.log_probs[out]), fitted.sampling, population)
     return found
+
+
+def corrections(
+    data: HeldOut,
+    folds: np.ndarray,
+    sampling: np.ndarray | None,
+    population: np.ndarray,
+    matched: Calibration | None = None,
+) -> dict[str, np.ndarray]:
+    """Return held-out predictions at π by each correction that `choose_correction` chooses from.
+
+    Args:
+        data: the predictions, labels and weights.
+        folds: the number of each row's fold `(n,)`.
+        sampling: ρ, at which the predictions hold; None for values that only a calibration makes probabilities.
+        population: π (K,).
+        matched: the correction that makes the mean prediction of unlabelled rows π, if there are some.
+    """
+    tables = {} if sampling is None else {"closed_form": np.asarray(retarget(data.log_probs, sampling, population))}
+    if matched is not None:
+        tables["mean_matching"] = matched.apply(data.log_probs)
+    kinds = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
+    return tables | {kind: cross_fitted(data, folds, kind, population) for kind in kinds}
 
 
 def score(tables: Mapping[str, np.ndarray], data: HeldOut) -> dict[str, np.ndarray]:

@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Scale = Literal["linear", "log", "log-odds"]
-_ODDS_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
-_FEW_TICKS = (1e-6, 1e-4, 0.01, 0.5, 0.99, 0.9999)  # of them, or of powers of ten, where there are many
+_DECADES = tuple(float(f"1e{power}") for power in range(-9, 10))
+_NEAR_ONE = (0.9, 0.99, 0.999, 0.9999)
+# Ticks of a scale, from many to few: those are drawn that are not too many.
+_TICKS: dict[str, list[tuple[float, ...]]] = {
+    "log": [tuple(step * each for each in _DECADES for step in (1, 2, 5)), _DECADES, _DECADES[::2]],
+    "log-odds": [
+        (*(step * each for each in _DECADES[:9] for step in (1, 2, 5)), 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, *_NEAR_ONE[2:]),
+        (*_DECADES[:9], 0.5, *_NEAR_ONE),
+        (*_DECADES[1:8:2], 0.5, *_NEAR_ONE[1::2]),
+    ],
+}
 _MOST_TICKS = 6
 _MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -74,11 +83,10 @@ class Axis:
 
     def tick_values(self) -> list[float]:
         """Return the values with a tick."""
-        values = self.ticks or {"linear": self._linear, "log": self._log, "log-odds": lambda: _ODDS_TICKS}[self.scale]()
         slack = 1e-9 * (self.high - self.low)
-        inside = [each for each in values if self.low - slack <= each <= self.high + slack]
-        few = len(inside) <= _MOST_TICKS + 1 or self.ticks or self.scale == "linear"
-        return inside if few else [each for each in inside if each in _FEW_TICKS]
+        options = [self.ticks] if self.ticks else [self._linear()] if self.scale == "linear" else _TICKS[self.scale]
+        found = [[each for each in values if self.low - slack <= each <= self.high + slack] for values in options]
+        return next((each for each in found if len(each) <= _MOST_TICKS + 1), found[-1])
 
     def _linear(self) -> Sequence[float]:
         size = 10.0 ** math.floor(math.log10(self.high - self.low))
@@ -86,11 +94,6 @@ class Axis:
             s for s in (size / 10, size / 5, size / 4, size / 2, size, 2 * size) if (self.high - self.low) / s < _MOST_TICKS
         )
         return [round(i * step, 12) for i in range(math.floor(self.low / step), math.ceil(self.high / step) + 1)]
-
-    def _log(self) -> Sequence[float]:
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        steps = (1, 2, 5) if len(powers) < 4 else (1,)
-        return [float(f"{step}e{power}") for power in powers for step in steps]
 
 
 @dataclass(frozen=True)
@@ -134,21 +137,26 @@ def plot(
         marker: whether the plot has a vertical line that `moveMarker(plot, value)` of the page's script places.
 
     Examples:
-        >>> diagonal = Series("", [0, 1], [0, 1], style=None)
+        >>> diagonal = Series("calibrated", [0, 1], [0, 1], style=None)
         >>> drawn = plot(Axis("predicted", 0, 1), Axis("observed", 0, 1), [diagonal], alt="The diagonal.")
         >>> drawn.startswith('<svg class="plot" role="img" aria-label="The diagonal."')
         True
     """
+    drawn = drawing(x, y, series, alt=alt, width=width, height=height, marker=marker)
+    named = [tag("li", swatch(each), each.name) for each in series if each.name]
+    return drawn + tag("ul", *named, class_="legend") if named else drawn
+
+
+def drawing(
+    x: Axis, y: Axis, series: Sequence[Series], *, alt: str, width: int = 440, height: int = 340, marker: bool = False
+) -> Markup:
+    """Return the plot without its legend; arguments as in `plot`."""
     frame = _Frame(x, y, width, height)
     parts = [*frame.axes(), *(_drawn(each, frame) for each in series)]
     if marker:
         parts.append(tag("line", class_="marker", y1=_TOP, y2=height - _BOTTOM))
     ends = {"data-scale": x.scale, "data-low": x.low, "data-high": x.high, "data-left": frame.left, "data-right": frame.right}
-    drawing = tag("svg", *parts, class_="plot", role="img", aria_label=alt, viewBox=f"0 0 {width} {height}", **ends)
-    named = [each for each in series if each.name]
-    if not named:
-        return drawing
-    return drawing + tag("ul", *(tag("li", swatch(each), each.name) for each in named), class_="legend")
+    return tag("svg", *parts, class_="plot", role="img", aria_label=alt, viewBox=f"0 0 {width} {height}", **ends)
 
 
 def swatch(series: Series) -> Markup:

@@ -55,7 +55,7 @@ def percent(share: float | None) -> str:
     if share is None or not math.isfinite(share):
         return _DASH
     rest = 100 * min(abs(share), abs(1 - share))
-    if 0 < rest < 1e-4:
+    if 0 < rest < 0.9999e-4:
         return ">99.9999 %" if share > 0.5 else "<0.0001 %"
     fewest, digits = (1, 2) if share > 0.5 else (0, 3)
     places = max(fewest, digits - 1 - math.floor(math.log10(rest))) if rest else 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ class PriorTerms:
         """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment."""
         return self.plain and self.evidence == 1
 
-    @cached_property
+    @property
     def of_marginal(self) -> Tensor | None:
         """ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own log p(y_n|w)."""
         return self.sampling - self.evidence * self.reference if self.evidence else None

@@ -177,7 +177,7 @@ class _Loss(nn.Module):
             self._terms[like.device, dtype] = found
         return found
 
-    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, " k"] | None, Float[Tensor, " k"] | None]:
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, "*l k"] | None, Float[Tensor, "*l k"] | None]:
         """Return the offset of the table and the weights of the labels, for the cross-entropy part of the loss.
 
         The offset is None if it is 0, the weights are None if all are 1.

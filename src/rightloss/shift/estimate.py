@@ -268,12 +268,14 @@ def _by_finding(
         own = {"held_out": pairs[number], "calibration": calibrations[name]}
         return estimate_prevalence(predictions[number], findings[name], **own, **options)
 
-    def cells(found: PrevalenceEstimate) -> dict[str, str]:
-        region = {} if found.region == "none" else {"low": f"{found.low[1]:.4g}", "high": f"{found.high[1]:.4g}"}
-        return {"present": f"{found.population[1]:.4g}", **region, "": found._source}
-
     title = "Prevalence estimates by finding" + ("" if options["region"] is None else f", {100 * options['level']:g} % regions")
-    return ByFinding(for_each_finding(names, estimated, stacklevel=4), cells, title)
+    return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
+
+
+def _cells(found: PrevalenceEstimate) -> dict[str, str]:
+    """Return a finding's row of the table."""
+    region = {} if found.region == "none" else {"low": f"{found.low[1]:.4g}", "high": f"{found.high[1]:.4g}"}
+    return {"present": f"{found.population[1]:.4g}", **region, "": found._source}
 
 
 def _fitted_calibration(

@@ -200,8 +200,6 @@ def risk_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits (n, K) of each class's probability, by the delta method on its logit.
 
-    `∂ logit p_k / ∂ η_j = (1{j=k} − p_j)/(1 − p_k)`, η_j the log-odds of class j against class 0.
-
     Args:
         features: X (n, d).
         coefficients: (K − 1, d + 1), the intercept last.
@@ -214,15 +212,23 @@ def risk_interval(
     k, size = table.shape[1], x.shape[1]
     blocks_of = covariance.reshape(k - 1, size, k - 1, size)
     of_odds = np.einsum("na,iajb,nb->nij", x, blocks_of, x)
-    logit = np.empty_like(log_p)
-    gradient = np.empty((len(x), k, k - 1))
-    for c in range(k):
-        rest = special.logsumexp(np.delete(log_p, c, axis=1), axis=1)
-        logit[:, c] = log_p[:, c] - rest
-        own = np.arange(1, k) == c
-        gradient[:, c] = np.where(own, 1.0, -np.exp(log_p[:, 1:] - rest[:, None]))
+    logit, gradient = class_logits(log_p)
     reach = stats.norm.isf((1 - level) / 2) * np.sqrt(np.einsum("nci,nij,ncj->nc", gradient, of_odds, gradient))
     return special.expit(logit - reach), special.expit(logit + reach)
+
+
+def class_logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-odds (n, K) of each class against the others, and their derivatives (n, K, K − 1) by η.
+
+    `∂ logit p_k / ∂ η_j = (1{j=k} − p_j)/(1 − p_k)`, η_j the log-odds of class j against class 0.
+    """
+    k = log_probs.shape[1]
+    logit, gradient = np.empty_like(log_probs), np.empty((len(log_probs), k, k - 1))
+    for c in range(k):
+        rest = special.logsumexp(np.delete(log_probs, c, axis=1), axis=1)
+        logit[:, c] = log_probs[:, c] - rest
+        gradient[:, c] = np.where(np.arange(1, k) == c, 1.0, -np.exp(log_probs[:, 1:] - rest[:, None]))
+    return logit, gradient
 
 
 def inverse_or_none(hessian: np.ndarray) -> np.ndarray | None:

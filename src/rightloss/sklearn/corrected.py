@@ -29,7 +29,7 @@ from sklearn.utils.validation import (
 
 from ..arrays import checked_choice
 from ..calibration import Calibration, fit_mean, smooth_likelihoods
-from ..calibration.choice import FEW, choose_correction, compare, cross_fitted, is_smoothed
+from ..calibration.choice import choose_correction, compare, corrections, cross_fitted, is_smoothed
 from ..calibration.held_out import HeldOut
 from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget
@@ -143,7 +143,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         >>> balanced = LogisticRegression(class_weight="balanced")
         >>> model = PrevalenceCorrectedClassifier(balanced, population=0.01).fit(X, y)
         >>> model.method_, model.sampling_.tolist(), model.population_.tolist()
-        ('closed_form', [0.5, 0.5], [0.99, 0.01])
+        ('beta', [0.5, 0.5], [0.99, 0.01])
         >>> bool(model.predict_proba(X)[:, 1].mean() < balanced.fit(X, y).predict_proba(X)[:, 1].mean())
         True
         >>> model.set_population(0.001).population_.tolist()  # without a new fit
@@ -443,14 +443,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     def _tables(self, data: HeldOut, fold: np.ndarray, matched: Calibration | None) -> dict[str, np.ndarray]:
         """Return the held-out predictions at the population by correction."""
-        tables: dict[str, np.ndarray] = {}
-        if self.method == "auto" and self.floor_ is not None:
-            tables["closed_form"] = np.asarray(retarget(data.log_probs, self.sampling_, self.population_))
-        if self.method == "auto" and matched is not None:
-            tables["mean_matching"] = matched.apply(data.log_probs)
-        both = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
-        kinds = both if self.method == "auto" else (self.method,)
-        return tables | {kind: cross_fitted(data, fold, kind, self.population_) for kind in kinds}
+        if self.method != "auto":
+            return {self.method: cross_fitted(data, fold, self.method, self.population_)}
+        return corrections(data, fold, None if self.floor_ is None else self.sampling_, self.population_, matched)
 
     def _calibration(self, data: HeldOut, matched: Calibration | None) -> Calibration | None:
         """Return the calibration of `method_`, if it has one."""

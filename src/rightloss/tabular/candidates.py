@@ -16,11 +16,10 @@ import numpy as np
 import pandas as pd
 
 from ..calibration import Calibration
-from ..calibration.choice import FEW, choose_correction, clearly_best, cross_fitted
+from ..calibration.choice import choose_correction, clearly_best, corrections
 from ..calibration.held_out import HeldOut
-from ..calibration.model import CalibrationKind, checked_kind, fit_slopes
+from ..calibration.model import checked_kind, fit_slopes
 from ..metrics import evaluate
-from ..predictive import retarget
 from ..prevalence import Prevalence
 from ..sklearn.folds import GivenRows, Split, log_prob_rows, out_of_fold, probability_floor, splits_of
 from .encode import ColumnSpec
@@ -154,11 +153,7 @@ def corrected(
         matched: the correction that makes the mean prediction of unlabelled rows π, if there are some.
     """
     data, pi = some.held_out(found.log_probs), prevalence.population
-    tables = {"closed_form": np.asarray(retarget(found.log_probs, prevalence.sampling, pi))}
-    if matched is not None:
-        tables["mean_matching"] = matched.apply(found.log_probs)
-    kinds: tuple[CalibrationKind, ...] = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
-    tables |= {kind: cross_fitted(data, some.folds, kind, pi) for kind in kinds}
+    tables = corrections(data, some.folds, prevalence.sampling, pi, matched)
     method = choose_correction(tables, data, pi)
     if float(np.abs(prevalence.log_weights).max()) > 1e-6:
         tables["none"] = found.log_probs
@@ -194,18 +189,6 @@ def correction_of(method: str, log_probs: np.ndarray, codes: np.ndarray, samplin
     if method == "closed_form":
         return Calibration("mean", np.ones(len(sampling)), np.zeros(len(sampling)), sampling)
     return fit_slopes(HeldOut(log_probs, codes), checked_kind(method, "method"))
-
-
-def fold_corrections(
-    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, sampling: np.ndarray
-) -> list[Calibration]:
-    """Return the correction of the model without each fold, by the rows outside of it; arguments as in `correction_of`."""
-    found, counts = [], np.bincount(codes)
-    for fold in range(int(folds.max()) + 1):
-        other = folds != fold
-        mix = sampling * np.bincount(codes[other], minlength=len(counts)) / counts  # at which that model predicts
-        found.append(correction_of(method, log_probs[other], codes[other], mix / mix.sum()))
-    return found
 
 
 def comparison_table(

@@ -67,6 +67,14 @@ def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
 
 
+def group_numbers(series: pd.Series) -> tuple[np.ndarray, int]:
+    """Return the groups as numbers, in which a row without one is its own group, and how many rows have none."""
+    codes = as_text(series)[0]
+    alone = codes < 0
+    codes[alone] = codes.max(initial=-1) + 1 + np.arange(int(alone.sum()))
+    return codes, int(alone.sum())
+
+
 def as_values(series: pd.Series, kind: Kind, written: str | None) -> np.ndarray:
     """Return the numbers of a column, or its days if they are dates in this format, as float64."""
     return as_days(series, written or "ISO8601") if kind == "date" else as_numbers(series)[0]

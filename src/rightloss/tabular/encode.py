@@ -132,8 +132,11 @@ def require_columns(columns: Sequence[str], specs: Sequence[ColumnSpec]) -> None
     """Raise a ValueError if a column is missing or duplicated."""
     missing = [spec.name for spec in specs if spec.name not in columns]
     if missing:
+        meant = [name for name in columns if name.casefold() in {each.casefold() for each in missing}]
+        hint = f" (it has {meant[:20]}, written otherwise)" if meant else ""
         raise ValueError(
-            f"Expected the columns that the model was trained on, but {missing} are missing: add them; cells may be empty."
+            f"Expected the columns of the training table, but {missing[:20]} are missing{hint}: add them, with empty cells "
+            "where nothing is known, or train without them (--leave-out)."
         )
     twice = sorted({spec.name for spec in specs if columns.count(spec.name) > 1})
     if twice:

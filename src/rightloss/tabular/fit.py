@@ -31,10 +31,9 @@ from .candidates import (
     corrected,
     correction_of,
     cross_fit,
-    fold_corrections,
     simplest,
 )
-from .columns import Label, as_text
+from .columns import Label, group_numbers
 from .encode import column_specs
 from .findings import Finding
 from .inspect import inspect_table
@@ -54,7 +53,7 @@ from .unlabelled import (
 )
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    pass
 
 Progress = Callable[[float, int, str], None]
 Step = Callable[[str], None]
@@ -155,7 +154,7 @@ def fit_table(
     labelled = found.codes >= 0
     frame = frame if labelled.all() else frame.loc[labelled]
     specs = column_specs(frame, {column.name: column.kind for column in report.columns if column.role == "feature"})
-    table = LabelledTable(frame, specs, found.codes[labelled], None if group is None else _group_numbers(frame[group]))
+    table = LabelledTable(frame, specs, found.codes[labelled], None if group is None else group_numbers(frame[group])[0])
     others, odd = (None, []) if unlabelled is None else unlabelled_table(unlabelled, frame, specs, target, how.seed)
     models, notes = pipelines(how.candidates, specs, how.seed)
     some = compared_rows(table, how.folds, how.seed, how.max_compare_rows)
@@ -267,26 +266,29 @@ class _Comparison:
         made = self.correction(candidate, raw)
         return np.asarray(retarget(made.apply(raw), made.sampling, self.prevalence))
 
-    def correction(self, candidate: TableCandidate, of_others: np.ndarray | None) -> Calibration:
-        """Return the correction of a candidate: by its out-of-fold predictions, or by those of the unlabelled rows."""
-        assert candidate.found is not None
+    def correction(self, candidate: TableCandidate, of_others: np.ndarray | None, without: int = -1) -> Calibration:
+        """Return the correction of a candidate, or of its model without one fold: by the held-out rows outside of that fold.
+
+        "mean_matching" is by the predictions of the unlabelled rows instead.
+        """
+        found, codes, kept = candidate.found, self.some.table.codes, self.some.folds != without
+        assert found is not None
         if candidate.method == "mean_matching":
             assert of_others is not None
             return fit_mean(of_others, self.prevalence)
-        return correction_of(candidate.method, candidate.found.log_probs, self.some.table.codes, self.prevalence.sampling)
+        mix = self.prevalence.sampling
+        if not isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
+            mix = mix * np.bincount(codes[kept], minlength=len(mix)) / np.bincount(codes)
+        return correction_of(candidate.method, found.log_probs[kept], codes[kept], mix / mix.sum())
 
     def fold_models(self, candidate: TableCandidate) -> FoldModels | None:
         """Return the models of the folds, each with the correction of its own rows."""
-        found, folds, codes = candidate.found, self.some.folds, self.some.table.codes
+        found, others = candidate.found, self.others if candidate.method == "mean_matching" else None
         if found is None:
             return None
-        if self.others is not None and candidate.method == "mean_matching":
-            made = [fit_mean(self.others.predictions(each), self.prevalence) for each in found.models]
-        elif isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
-            made = [self.correction(candidate, None)] * len(found.models)
-        else:
-            made = fold_corrections(candidate.method, found.log_probs, codes, folds, self.prevalence.sampling)
-        return FoldModels(found.models, found.log_probs, folds, made)
+        seen = [None if others is None else others.predictions(each) for each in found.models]
+        made = [self.correction(candidate, each, fold) for fold, each in enumerate(seen)]
+        return FoldModels(found.models, found.log_probs, self.some.folds, made)
 
 
 def _refit(pipeline: Pipeline, table: LabelledTable, seed: int) -> Pipeline:
@@ -319,14 +321,6 @@ def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataF
             "unlabelled ones add nothing; give how frequent the classes are, or 'unknown' to learn it."
         )
     return None if isinstance(population, str) else population
-
-
-def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
-    """Return the groups as numbers; a row without one is its own group."""
-    codes = as_text(series)[0]
-    alone = codes < 0
-    codes[alone] = codes.max(initial=-1) + 1 + np.arange(int(alone.sum()))
-    return codes
 
 
 def _steps(progress: Progress | None, total: int) -> Step:

@@ -14,7 +14,18 @@ import numpy as np
 import pandas as pd
 
 from ..sklearn.population import Population
-from .columns import Kind, Label, as_days, as_numbers, as_text, count_distinct, date_format, formula_cells, hashable, kind_of
+from .columns import (
+    Kind,
+    Label,
+    as_days,
+    as_numbers,
+    count_distinct,
+    date_format,
+    formula_cells,
+    group_numbers,
+    hashable,
+    kind_of,
+)
 from .findings import Finding
 from .labels import MOST_CLASSES, Labels, labels_of, population_of
 from .leaks import leaking_columns
@@ -328,17 +339,15 @@ def _leak_findings(frame: pd.DataFrame, labels: Labels, columns: list[ColumnRepo
 
 def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding]]:
     found, name = [], str(series.name)
-    codes, _ = as_text(series)
-    missing = int((codes < 0).sum())
+    codes, missing = group_numbers(series)
     if missing:
         found.append(Finding("warning", name, f"{missing:,} rows have no group: each counts as a group of its own."))
-    count = int(codes.max()) + 1 + missing if len(codes) else 0
+    count = len(np.unique(codes))
     if count == len(series):
         found.append(Finding("note", name, "every row is a group of its own."))
     for number, label in enumerate([] if labels is None else labels.classes):
         assert labels is not None
-        own = codes[labels.codes == number]
-        if len(np.unique(own[own >= 0])) + int((own < 0).sum()) < 2:
+        if len(np.unique(codes[labels.codes == number])) < 2:
             words = (
                 f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
             )

@@ -25,7 +25,7 @@ from scipy.linalg import solve_triangular
 from ..arrays import checked_level
 from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
-from ..sklearn.coefficients import prevalence_variance
+from ..sklearn.coefficients import class_logits, prevalence_variance
 from ..sklearn.linear import NEWTON_LIMIT
 from .candidates import LabelledTable
 from .encode import ColumnSpec, linear_matrix
@@ -72,7 +72,7 @@ def _limits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of predictions (n, k), from those of the replicates."""
     reach = -float(special.ndtri((1 - level) / 2))
-    logit, gradient = _class_logits(log_probs)
+    logit, gradient = class_logits(log_probs)
     alpha, k = to.concentration, len(model.classes_)
     spread = _mix_covariance(model) if is_own_mix(model, to) else np.zeros((k - 1, k - 1))
     if alpha is not None and k > 2:
@@ -81,7 +81,7 @@ def _limits(
     errors = np.sqrt(of_mix)
     if len(replicates):
         count = len(replicates)
-        variance = (count - 1) * np.var([_class_logits(each)[0] for each in replicates], axis=0)
+        variance = (count - 1) * np.var([class_logits(each)[0] for each in replicates], axis=0)
         variance *= len(model.held_out.target) / model.rows  # the folds may be of some rows only
         total = np.maximum(variance + of_mix, np.finfo(float).tiny)
         freedom = (count - 1) * (total / np.maximum(variance, 1e-12 * total)) ** 2  # Satterthwaite's
@@ -89,17 +89,6 @@ def _limits(
     if alpha is not None and k == 2:
         return _with_survey(logit[:, 1], errors[:, 1], BetaLogOdds(*alpha.tolist()[::-1]), level)
     return special.expit(logit - reach * errors), special.expit(logit + reach * errors)
-
-
-def _class_logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log-odds (n, k) of each class against the others, and their derivatives (n, k, k − 1) by log π_j − log π_0."""
-    k = log_probs.shape[1]
-    logit, gradient = np.empty_like(log_probs), np.empty((len(log_probs), k, k - 1))
-    for c in range(k):
-        rest = special.logsumexp(np.delete(log_probs, c, axis=1), axis=1)
-        logit[:, c] = log_probs[:, c] - rest
-        gradient[:, c] = np.where(np.arange(1, k) == c, 1.0, -np.exp(log_probs[:, 1:] - rest[:, None]))
-    return logit, gradient
 
 
 def limits_cover(model: TableModel, to: Prevalence) -> str:
@@ -124,10 +113,7 @@ def _mix_covariance(model: TableModel) -> np.ndarray:
     own = np.eye(k)[codes] / np.bincount(codes, minlength=k)
     moves = own[:, 1:] - own[:, :1]
     if model.held_out.groups is not None:
-        _, number = np.unique(model.held_out.groups, return_inverse=True)
-        sums = np.zeros((number.max() + 1, k - 1))
-        np.add.at(sums, number, moves)
-        moves = sums
+        moves = _sums(moves, model.held_out.groups)
     found: np.ndarray = moves.T @ moves * len(codes) / model.rows
     return found
 
@@ -270,7 +256,13 @@ def _between_groups(features: np.ndarray, scores: np.ndarray, codes: np.ndarray,
     each = (scores[:, :, None] * x[:, None, :]).reshape(len(x), -1)
     for c in np.unique(codes):
         each[codes == c] -= each[codes == c].mean(0)
-    _, number = np.unique(groups, return_inverse=True)
-    sums = np.zeros((number.max() + 1, each.shape[1]))
-    np.add.at(sums, number, each)
+    sums = _sums(each, groups)
     return sums.T @ sums * len(sums) / max(len(sums) - 1, 1)
+
+
+def _sums(rows: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the sum of the rows of each group."""
+    _, number = np.unique(groups, return_inverse=True)
+    sums = np.zeros((number.max() + 1, rows.shape[1]))
+    np.add.at(sums, number, rows)
+    return sums

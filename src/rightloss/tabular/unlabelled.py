@@ -80,7 +80,6 @@ def unlabelled_table(
     Raises:
         ValueError: if a column is missing or has no readable cell, or if there are no rows besides the labelled ones.
     """
-    _check_names(frame, specs)
     if not len(frame):
         raise ValueError("Expected unlabelled rows, but got a table without any: leave it out.")
     found = [*frame.attrs.get("findings", []), *check_columns(frame, specs, [target, *map(str, labelled.columns)])]
@@ -99,19 +98,6 @@ def unlabelled_table(
     chosen = frame.iloc[rows]
     found += _repeated_rows(chosen, labelled, specs)
     return UnlabelledTable(chosen, len(frame), list(specs)), [_of_unlabelled(each) for each in found]
-
-
-def _check_names(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> None:
-    missing = [spec.name for spec in specs if spec.name not in frame.columns]
-    if not missing:
-        return
-    alike = {str(name).casefold(): str(name) for name in frame.columns}
-    meant = [alike[name.casefold()] for name in missing if name.casefold() in alike]
-    hint = f" (it has {meant[:20]}, written otherwise)" if meant else ""
-    raise ValueError(
-        f"Expected the columns of the labelled table in the unlabelled one, but {missing[:20]} are missing{hint}: add them, or "
-        "leave them out (--leave-out)."
-    )
 
 
 def _check_readable(series: pd.Series, labelled: pd.Series, spec: ColumnSpec) -> None:

@@ -76,7 +76,7 @@ const figuresOf = ({ rate, own, rest }, pi, t) => {
 const percent = (p) => {
   if (!Number.isFinite(p)) return "–";
   const rest = 100 * Math.min(Math.abs(p), Math.abs(1 - p)), [fewest, digits] = p > 0.5 ? [1, 2] : [0, 3];
-  if (rest > 0 && rest < 1e-4) return p > 0.5 ? ">99.9999 %" : "<0.0001 %";
+  if (rest > 0 && rest < 0.9999e-4) return p > 0.5 ? ">99.9999 %" : "<0.0001 %";
   const places = rest ? Math.max(fewest, digits - 1 - Math.floor(Math.log10(rest))) : 0, text = (100 * p).toFixed(places);
   return `${places ? text.replace(/\.?0+$/, "") : text} %`.replace("-", "−");
 };
