@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...card.plots import Axis, Series, plot, swatch, tag
+from ...card.plots import Axis, Series, drawing, plot, swatch, tag
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -73,8 +73,8 @@ class Drawing:
 def _cell(each: Plot, left: int, top: int) -> Markup:
     from markupsafe import Markup
 
-    drawn, end, _ = each.html().partition("</svg>")
-    nested = drawn.replace("<svg ", f'<svg y="{_TITLE}" width="{_WIDTH}" height="{_HEIGHT}" ', 1) + end
+    drawn = str(drawing(each.x, each.y, each.series, alt=each.alt, width=_WIDTH, height=_HEIGHT))
+    nested = drawn.replace("<svg ", f'<svg y="{_TITLE}" width="{_WIDTH}" height="{_HEIGHT}" ', 1)
     legend = [_sample(series, _TITLE + _HEIGHT + _LINE * row) for row, series in enumerate(each.named)]
     title = tag("text", each.title, class_="title", x=14, y=20)
     return tag("g", title, Markup(nested), *legend, transform=f"translate({left} {top})")
@@ -84,9 +84,8 @@ def _sample(series: Series, top: int) -> Markup:
     """Return a line of a legend."""
     from markupsafe import Markup
 
-    found = re.search("<g.*</g>", swatch(series))
-    assert found is not None
-    return tag("g", Markup(found[0]), tag("text", series.name, x=46, y=10), transform=f"translate(64 {top})")
+    mark = str(swatch(series)).removesuffix("</svg>").partition(">")[2]
+    return tag("g", Markup(mark), tag("text", series.name, x=46, y=10), transform=f"translate(64 {top})")
 
 
 def _style() -> Markup:
