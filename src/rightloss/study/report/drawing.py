@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _WIDTH, _HEIGHT, _TITLE, _LINE = 440, 340, 30, 20  # pixels of a plot, its title, and a line of its legend
-_MOST_ACROSS = 3
+_ACROSS = 3
 
 
 class Plot(NamedTuple):
@@ -46,13 +46,11 @@ class Drawing:
         name: of its file, without ending.
         title: its subject, in a few words.
         plots: in reading order.
-        across: how many are side by side in the file.
     """
 
     name: str
     title: str
     plots: tuple[Plot, ...]
-    across: int = _MOST_ACROSS
 
     @property
     def alt(self) -> str:
@@ -60,7 +58,7 @@ class Drawing:
 
     def svg(self) -> str:
         """Return the drawing as a file, in light colours."""
-        across = min(self.across, len(self.plots))
+        across = min(_ACROSS, len(self.plots))
         height = _TITLE + _HEIGHT + _LINE * (max(len(each.named) for each in self.plots) + 1)
         width, total = across * _WIDTH, -(-len(self.plots) // across) * height
         cells = (_cell(each, i % across * _WIDTH, i // across * height) for i, each in enumerate(self.plots))
@@ -106,5 +104,5 @@ def with_unique_names(drawings: Iterable[Drawing]) -> list[Drawing]:
     found = []
     for each in drawings:
         taken[each.name] = number = taken.get(each.name, 0) + 1
-        found.append(each if number == 1 else Drawing(f"{each.name}-{number}", each.title, each.plots, each.across))
+        found.append(each if number == 1 else Drawing(f"{each.name}-{number}", each.title, each.plots))
     return found

@@ -279,7 +279,7 @@ def roc_figure(panel: Panel) -> Drawing:
         axes = [Axis(f"{word} positive rate", 0, 1) for word in ("false", "true")]
         plots.append(Plot(title, *axes, [Series("", [0, 1], [0, 1], style=None), *series], f"ROC curves by loss, {title}"))
         plots += [_histogram(cell, column.rate) for cell in column.cells]
-    return Drawing(f"roc-{file_name(panel.title)}", panel.title, tuple(plots), 1 + len(panel.columns[0].cells))
+    return Drawing(f"roc-{file_name(panel.title)}", panel.title, tuple(plots))
 
 
 def _histogram(cell: Cell, rate: float) -> Plot:
@@ -330,7 +330,7 @@ def _rates_at(curve: RocCurve, grid: Float64[np.ndarray, " m"], side: str) -> Fl
 def reliability_figure(panel: Panel) -> Drawing:
     """Draw observed against predicted shares: a row per prevalence, a plot per loss."""
     plots = [_reliability(cell, column.rate, place) for column in panel.columns for place, cell in enumerate(column.cells)]
-    return Drawing(f"reliability-{file_name(panel.title)}", panel.title, tuple(plots), len(panel.columns[0].cells))
+    return Drawing(f"reliability-{file_name(panel.title)}", panel.title, tuple(plots))
 
 
 def _reliability(cell: Cell, rate: float, place: int) -> Plot:
