@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import __version__
+from ..arrays import checked_choice, checked_int, checked_number
 from .methods import ADJUSTED, EVIDENCE, METHODS, STARTS
 
 TASKS = ("binary", "rating", "balanced")
@@ -28,6 +29,7 @@ INFERENCES = ("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc"
 OF_TABLES = INFERENCES[3:]  # for nets without images: each takes many passes over the data
 MINIBATCHES = ("rebalanced", "raw")
 MOST_SEEDS = 1000
+_ABOVE_0, _BELOW_1 = math.nextafter(0.0, 1.0), math.nextafter(1.0, 0.0)
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 CONTOURS = "contours"
 
@@ -117,7 +119,7 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "test_views", "checkpoints", "members"):
-            _check_count(getattr(self, name), name)
+            checked_int(getattr(self, name), name, 1)
         for name in ("views", "test_views"):
             if getattr(self, name) % 3:
                 raise ValueError(
@@ -127,12 +129,9 @@ class Training:
             raise ValueError(
                 f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: use fewer checkpoints."
             )
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"Expected `weight_decay` from 0 up, but got {self.weight_decay}: 0 for none.")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"Expected a precision, but got {self.precision!r}: choose among {', '.join(PRECISIONS)}.")
-        if not 0 <= self.averaging < 1:
-            raise ValueError(f"Expected `averaging` from 0 and below 1, but got {self.averaging}: 0 for none.")
+        checked_number(self.weight_decay, "weight_decay", 0.0)
+        checked_number(self.averaging, "averaging", 0.0, math.nextafter(1.0, 0.0), "0 for none")
+        checked_choice(self.precision, "precision", PRECISIONS)
         for name in ("learning_rates", "prior_scales"):
             rates = getattr(self, name)
             if not isinstance(rates, tuple) or not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
@@ -381,7 +380,7 @@ class StudyConfig:
         ]
 
     def _check_names(self) -> None:
-        known = {
+        known: dict[str, tuple[str, ...]] = {
             "nets": NETS,
             "losses": tuple(METHODS),
             "likelihoods": LIKELIHOODS,
@@ -389,53 +388,28 @@ class StudyConfig:
             "inferences": INFERENCES,
             "minibatches": MINIBATCHES,
         }
-        if self.task not in TASKS:
-            raise ValueError(f"Expected a task, but got {self.task!r}: choose among {', '.join(TASKS)}.")
-        for name, choices in known.items():
-            given = getattr(self, name)
-            wrong = [each for each in given if each not in choices]
-            if wrong or not given:
-                came = ", ".join(map(repr, wrong)) or "none"
-                raise ValueError(f"Expected known {name}, but got {came}: choose among {', '.join(choices)}.")
+        checked_choice(self.task, "task", TASKS)
         for name in (*known, "populations", "sources"):
             given = [each.name if isinstance(each, Source) else each for each in getattr(self, name)]
             if len(set(given)) < len(given) or not given:
-                raise ValueError(f"Expected {name}, each once, but got {given}: leave out what is given twice.")
+                raise ValueError(f"Expected {name}, each once, but got {given or 'none'}: leave out what is given twice.")
+            for each in given if name in known else ():
+                checked_choice(each, name, known[name])
 
     def _check_numbers(self) -> None:
         for population in self.populations:
-            if population is None:
-                continue
-            number = isinstance(population, int | float) and not isinstance(population, bool)
-            if not number or not 0 < population < 1:
-                raise ValueError(
-                    f"Expected a prevalence between 0 and 1, but got {population!r}: "
-                    "the share of malignant nodules in the population, such as 0.001."
-                )
-        _check_count(self.seeds, "seeds")
-        if self.seeds > MOST_SEEDS:
-            raise ValueError(
-                f"Expected at most {MOST_SEEDS:,} seeds, but got {self.seeds:,}: a few are enough to see the variation."
-            )
-        if not isinstance(self.num_folds, int) or self.num_folds < 3:
-            raise ValueError(f"Expected 3 folds or more, but got {self.num_folds}: to test, to validate, and to train on.")
-        if not isinstance(self.folds, int) or not 1 <= self.folds <= self.num_folds:
-            raise ValueError(f"Expected folds to be tested, but got {self.folds}: from 1 to the {self.num_folds} there are.")
-        if not (math.isfinite(self.evidence) and self.evidence >= 0):
-            raise ValueError(f"Expected evidence from 0 up, but got {self.evidence}: people counted per training example.")
-        number = isinstance(self.unlabelled, int | float) and not isinstance(self.unlabelled, bool)
-        if not number or not 0 <= self.unlabelled < 1:
-            raise ValueError(
-                f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
-                "who lose their labels, such as 0.8."
-            )
-        weight = self.unlabelled_weight
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if weight is not None and not (number and 0 < weight < math.inf):
-            raise ValueError(
-                f"Expected `unlabelled_weight` above 0, but got {weight!r}: the mass of the unlabelled patients against the "
-                "labelled ones, such as 3."
-            )
+            if population is not None:
+                remedy = "the share of malignant nodules in the population, such as 0.001"
+                checked_number(population, "prevalence", _ABOVE_0, _BELOW_1, remedy)
+        checked_int(self.seeds, "seeds", 1, MOST_SEEDS, "a few are enough to see the variation")
+        checked_int(self.num_folds, "num_folds", 3, remedy="to test, to validate, and to train on")
+        checked_int(self.folds, "folds", 1, self.num_folds, "the number of folds to test")
+        checked_number(self.evidence, "evidence", 0.0, remedy="people counted per training example")
+        remedy = "the share of the training patients who lose their labels, such as 0.8"
+        checked_number(self.unlabelled, "unlabelled", 0.0, _BELOW_1, remedy)
+        if self.unlabelled_weight is not None:
+            remedy = "the mass of the unlabelled patients against the labelled ones, such as 3"
+            checked_number(self.unlabelled_weight, "unlabelled_weight", _ABOVE_0, remedy=remedy)
 
     def _check_combinations(self) -> None:
         ordinal = [each for each in self.likelihoods if each != "categorical"]
@@ -500,11 +474,6 @@ def label_draw(data: str, fold: int, seed: int) -> str:
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content with tuples in place of JSON's lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-
-
-def _check_count(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: 1 is the least.")
 
 
 _BOTH_NETS = IMAGE_NETS[:2]

@@ -276,8 +276,8 @@ def roc_figure(panel: Panel) -> Drawing:
             for place, (name, curve) in enumerate(curves)
             if curve is not None
         ]
-        axes = [Axis(f"{word} positive rate", 0, 1) for word in ("false", "true")]
-        plots.append(Plot(title, *axes, [Series("", [0, 1], [0, 1], style=None), *series], f"ROC curves by loss, {title}"))
+        x, y = (Axis(f"{word} positive rate", 0, 1) for word in ("false", "true"))
+        plots.append(Plot(title, x, y, [Series("", [0, 1], [0, 1], style=None), *series], f"ROC curves by loss, {title}"))
         plots += [_histogram(cell, column.rate) for cell in column.cells]
     return Drawing(f"roc-{file_name(panel.title)}", panel.title, tuple(plots))
 
@@ -339,7 +339,7 @@ def _reliability(cell: Cell, rate: float, place: int) -> Plot:
     shown = np.concatenate([curve.predicted, curve.observed, curve.high])
     low = max(float(shown[shown > 0].min()), 1e-7) / 1.5 if rate < RARE else 0.0
     high = min(1.0, 1.5 * float(shown.max())) if rate < RARE else 1.0
-    axes = [Axis(label, low, high, "log" if rate < RARE else "linear") for label in ("predicted", "observed")]
+    x, y = (Axis(label, low, high, "log" if rate < RARE else "linear") for label in ("predicted", "observed"))
     own = Series("", curve.predicted, curve.observed, curve.low, curve.high, marks=True, style=place)
     title = f"π = {share(rate)}, {short_method(cell.key)}"
-    return Plot(title, *axes, [Series("", [low, high], [low, high], style=None), own], f"calibration, {title}")
+    return Plot(title, x, y, [Series("", [low, high], [low, high], style=None), own], f"calibration, {title}")

@@ -114,12 +114,17 @@ def _groups(summary: Summary, about: Dimension) -> list[list[CellSummary]]:
         rows = [row for row in rows if (row.key.loss, row.key.start) == (shown.loss, shown.start)]
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in rows:
-        groups.setdefault(row.key._replace(**{about: ""}), []).append(row)
+        groups.setdefault(_without(row.key, about), []).append(row)
     return list(groups.values())
 
 
+def _without(key: CellKey, about: Dimension) -> CellKey:
+    """Return the settings that the rows of a panel share."""
+    return CellKey(**{**key._asdict(), about: ""})
+
+
 def _title(rows: Sequence[CellSummary], summary: Summary, about: Dimension) -> str:
-    key = rows[0].key._replace(**{about: ""})
+    key = _without(rows[0].key, about)
     where = wording.where(key, summary.config, without=("population",))
     prevalence = "Ratings as frequent as readers gave them" if key.population is None else f"Prevalence {share(key.population)}"
     return ", ".join(filter(None, [prevalence, where]))
