@@ -406,6 +406,7 @@ def test_every_loss_has_a_short_name_and_is_explained_on_the_page(
     explained = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)[-len(losses) :]
     assert [title for title, _ in explained] == [escape(METHODS[loss].title) for loss in losses]
     assert all(len(meaning) > 30 for _, meaning in explained)
+    assert ("are the same loss here" in page) == (not unlabelled)
 
 
 def test_the_headline_counts_cases_against_the_prevalence_and_against_others() -> None:

@@ -29,7 +29,6 @@ INFERENCES = ("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc"
 OF_TABLES = INFERENCES[3:]  # for nets without images: each takes many passes over the data
 MINIBATCHES = ("rebalanced", "raw")
 MOST_SEEDS = 1000
-_ABOVE_0, _BELOW_1 = math.nextafter(0.0, 1.0), math.nextafter(1.0, 0.0)
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 CONTOURS = "contours"
 
@@ -130,7 +129,8 @@ class Training:
                 f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: use fewer checkpoints."
             )
         checked_number(self.weight_decay, "weight_decay", 0.0)
-        checked_number(self.averaging, "averaging", 0.0, math.nextafter(1.0, 0.0), "0 for none")
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"Expected `averaging` from 0 and below 1, but got {self.averaging}: 0 for none.")
         checked_choice(self.precision, "precision", PRECISIONS)
         for name in ("learning_rates", "prior_scales"):
             rates = getattr(self, name)
@@ -398,18 +398,26 @@ class StudyConfig:
 
     def _check_numbers(self) -> None:
         for population in self.populations:
-            if population is not None:
-                remedy = "the share of malignant nodules in the population, such as 0.001"
-                checked_number(population, "prevalence", _ABOVE_0, _BELOW_1, remedy)
+            if population is not None and not (_is_number(population) and 0 < population < 1):
+                raise ValueError(
+                    f"Expected a prevalence between 0 and 1, but got {population!r}: "
+                    "the share of malignant nodules in the population, such as 0.001."
+                )
         checked_int(self.seeds, "seeds", 1, MOST_SEEDS, "a few are enough to see the variation")
         checked_int(self.num_folds, "num_folds", 3, remedy="to test, to validate, and to train on")
         checked_int(self.folds, "folds", 1, self.num_folds, "the number of folds to test")
         checked_number(self.evidence, "evidence", 0.0, remedy="people counted per training example")
-        remedy = "the share of the training patients who lose their labels, such as 0.8"
-        checked_number(self.unlabelled, "unlabelled", 0.0, _BELOW_1, remedy)
-        if self.unlabelled_weight is not None:
-            remedy = "the mass of the unlabelled patients against the labelled ones, such as 3"
-            checked_number(self.unlabelled_weight, "unlabelled_weight", _ABOVE_0, remedy=remedy)
+        if not _is_number(self.unlabelled) or not 0 <= self.unlabelled < 1:
+            raise ValueError(
+                f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
+                "who lose their labels, such as 0.8."
+            )
+        weight = self.unlabelled_weight
+        if weight is not None and not (_is_number(weight) and 0 < weight < math.inf):
+            raise ValueError(
+                f"Expected `unlabelled_weight` above 0, but got {weight!r}: the mass of the unlabelled patients against the "
+                "labelled ones, such as 3."
+            )
 
     def _check_combinations(self) -> None:
         ordinal = [each for each in self.likelihoods if each != "categorical"]
@@ -474,6 +482,10 @@ def label_draw(data: str, fold: int, seed: int) -> str:
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content with tuples in place of JSON's lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _BOTH_NETS = IMAGE_NETS[:2]
