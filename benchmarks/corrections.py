@@ -55,7 +55,7 @@ from sklearn.model_selection import (
 from rightloss.atomic_files import write_whole
 from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier
 
-SPLITS, FIRST, FOLDS, RARE = 10, 2, 5, 1e-3  # the rule of "auto" was chosen on splits 0 and 1, which are left out
+SPLITS, FIRST, FOLDS, RARE = 10, 2, 5, 1e-3  # splits 0 and 1 were looked at while "auto" was made
 MOST_TRAINED, MOST_TESTED, MOST_UNLABELLED = 4_000, 12_000, 5_000
 QUICK = {"sets": ["breast cancer", "LIDC", "abalone"], "splits": 2}
 COSTS = (0.003, 0.1, 3.0)  # C of logistic regression

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import Page, browser_path, open_browser
+from scipy.special import expit, logit
+from scipy.stats import binomtest
 
 from rightloss.card import plots, words
 from rightloss.card.page import render
@@ -126,6 +128,17 @@ def test_figures_that_move_are_those_of_bayes_rule_and_lie_within_their_limits(p
         expected |= {"lrPositive": tpr / fpr, "lrNegative": (1 - tpr) / (1 - fpr)}
         assert {name: values[0] for name, values in found.items()} == pytest.approx(expected, rel=1e-12)
         assert all(low <= value <= high for value, low, high in found.values())
+
+
+@pytest.mark.long
+def test_limits_are_wilsons_and_with_many_rows_those_of_the_delta_method(page: Page) -> None:
+    few = page.evaluate("figuresAt({hits: 7, rows: 9}, [{hits: 3, rows: 40}], 0.1)")
+    assert few["tpr"][1:] == pytest.approx(list(binomtest(7, 9).proportion_ci(method="wilson")), rel=1e-9)
+    assert few["alarms"][1:] == pytest.approx(0.9 * np.array(binomtest(3, 40).proportion_ci(method="wilson")), rel=1e-9)
+    many = page.evaluate("figuresAt({hits: 8000, rows: 10000}, [{hits: 3000, rows: 30000}], 0.01)")
+    error = 1.96 * np.sqrt(0.2 / 8000 + 0.9 / 3000)  # of log LR+: Simel, Samsa and Matchar (1991)
+    assert many["lrPositive"] == pytest.approx([8, 8 * np.exp(-error), 8 * np.exp(error)], rel=1e-3)
+    assert many["ppv"][1:] == pytest.approx([expit(logit(0.01) + np.log(each)) for each in many["lrPositive"][1:]], rel=1e-9)
 
 
 @pytest.mark.long

@@ -34,7 +34,6 @@ from rightloss.inference.distributions import Layout
 from rightloss.inference.ep import sweeps as propagation_module
 from rightloss.inference.ep.factors import factors_of, head_of, output_table
 from rightloss.inference.ep.sites import (
-    ExampleFactors,
     ExampleSites,
     MarginalSites,
     NaturalParameters,
@@ -151,10 +150,10 @@ class _Measured:
 @pytest.mark.parametrize("power", [1.0, 0.01])
 def test_sites_of_gaussian_factors_become_these_factors(outputs: int, power: float) -> None:
     features, size = torch.randn(7, 3, dtype=torch.float64, generator=generator(2)), 3 * outputs
-    rows = ExampleFactors(features, torch.ones(7, 1, dtype=torch.float64), _Measured(), normal_points(outputs, 16, 0))
+    ones, points = torch.ones(7, 1, dtype=torch.float64), normal_points(outputs, 16, 0)
     own = NaturalParameters(torch.zeros(7, outputs, outputs, dtype=torch.float64), torch.zeros(7, outputs, dtype=torch.float64))
     prior = NaturalParameters(torch.eye(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
-    sites, natural, q = ExampleSites(rows, own), prior, prior.moments()
+    sites, natural, q = ExampleSites(features, ones, _Measured(), points, own), prior, prior.moments()
     assert q is not None
     for _ in range(60):
         moved = propagation_module._moved(natural, q, [(sites, 1.0)], power, 0.5)
@@ -219,7 +218,7 @@ def test_the_marginal_and_its_derivatives_are_those_of_the_target() -> None:
     target, data = _many_classes(OnionPeeling(4))
     net = JointModel(copy.deepcopy(target.model), target.likelihood)
     head = head_of(net.model, None, target.parameters())
-    sites = factors_of(target, net, head, data, False, 16, 0).marginal
+    sites = factors_of(target, net, head, data, 16, 0).marginal
     assert isinstance(sites, MarginalSites)
     w = 0.5 * torch.randn(1, head.layout.size, dtype=torch.float64, generator=generator(4))
 
@@ -277,16 +276,6 @@ def test_neither_order_nor_damping_nor_batches_change_the_answer() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["r = ρ", "r = π", "weighted"])
-@unchecked_types()
-def test_stochastic_ep_is_near(name: str) -> None:
-    target = targets(ONE)[name]
-    plain, tied = (expectation_propagation(target, ONE.data, stochastic=each) for each in (False, True))
-    assert not torch.equal(plain.distribution.mean, tied.distribution.mean)
-    assert_near(tied, (plain.distribution.mean, plain.distribution.covariance()), 0.1, 0.1)
-
-
-@pytest.mark.long
 @unchecked_types()
 def test_ignored_examples_count_for_nothing_and_num_data_for_all() -> None:
     (x, y), target = ONE.data, ONE.target(reference=ONE.prevalence.population)
@@ -296,13 +285,6 @@ def test_ignored_examples_count_for_nothing_and_num_data_for_all() -> None:
     twice = log_posterior(twice.model, ONE.prevalence, Bernoulli(), prior=twice.prior, num_data=2 * ONE.n, pool=ONE.data)
     found = expectation_propagation(twice, ONE.data)
     assert_near(found, by_importance(twice, ONE.data, found), *CLOSE)
-
-
-def test_rows_whose_outputs_are_zero_count_for_nothing_in_stochastic_ep() -> None:
-    (x, y), model = ONE.data, nn.Linear(1, 1, bias=False).double()
-    target = log_posterior(model, ONE.prevalence, Bernoulli(), prior=gaussian_prior(1.0), loss=LogLikelihoodLoss)
-    more = torch.cat([x, 0 * x]), torch.cat([y, y])
-    assert_same(*(expectation_propagation(target, each, stochastic=True) for each in ((x, y), more)), tolerance=1e-9)
 
 
 def _net() -> nn.Sequential:

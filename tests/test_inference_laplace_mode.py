@@ -289,20 +289,20 @@ def test_mode_can_be_search_or_model_or_given() -> None:
         assert laplace(fresh, PROBLEM.data, mode=given).record["mode"] == "as given"
     refused: list[Any] = ["models", 3, True]
     for given in refused:
-        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be one of model, search, a Posterior")
+        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be 'model', 'search' or None")
 
 
 @pytest.mark.long
 def test_the_curvature_is_computed_once_unless_there_is_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prevalence, data = _at_its_mode(2, 1.0)
     calls: list[Any] = []
-    expand = laplace_module.expand_at
+    expand = laplace_module._Expander.expand_at
 
     def counted(*args: Any) -> Any:
         calls.append(args)
         return expand(*args)
 
-    monkeypatch.setattr(laplace_module, "expand_at", counted)
+    monkeypatch.setattr(laplace_module._Expander, "expand_at", counted)
     modes: list[Any] = [None, "model", model.state_dict()]
     for mode in modes:
         calls.clear()

@@ -347,7 +347,7 @@ def test_invalid_options_are_refused() -> None:
     masked = target_of(net(nn.Dropout(0.1)))
     assert_refused(lambda: map_estimate(masked, (x, y), batch_size=None, polish=True), "dropout")
     assert_refused(lambda: map_estimate(target, (x, y), lr=-1.0), "`lr` to be positive")
-    assert_refused(lambda: map_estimate(target, (x, y), steps=-1), "`steps` to be a whole number")
+    assert_refused(lambda: map_estimate(target, (x, y), steps=-1), "`steps` to be an int")
     assert_refused(lambda: map_estimate(target, (x, y), seed="today"), "`seed`")  # type: ignore[arg-type]
     assert_refused(lambda: map_estimate(target, (x, 1 - y)), "prevalence.sampling")
 

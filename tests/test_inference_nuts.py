@@ -21,7 +21,7 @@ import rightloss as rl
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.diagnostics import effective_sample_size
 from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
-from rightloss.inference.nuts import _by_target, _potential, _space, nuts
+from rightloss.inference.nuts import _potential, _space, nuts
 from rightloss.inference.posterior import Posterior, posterior_of
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -143,23 +143,6 @@ def test_without_a_pool_the_training_data_are_the_pool(reference: Any) -> None:
 
 
 LOSSES = [rl.InformationGainLoss, rl.WeightedLoss, rl.LogitAdjustedLoss, rl.LogLikelihoodLoss]
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("evidence", [0.0, 0.4])
-def test_one_pass_is_the_target_itself(loss: Any, evidence: float) -> None:
-    prevalence = rl.Prevalence([0.7, 0.2, 0.1], evidence=evidence)
-    model = nn.Linear(2, 3).double()
-    x, y = torch.randn(30, 2, generator=generator(1)).double(), torch.arange(30) % 3
-    pool = (x.flip(0) + 0.1, y.flip(0)) if loss is rl.InformationGainLoss else None
-    target = log_posterior(model, prevalence, loss=loss, num_data=90, pool=pool)
-    layout = Layout.of(target.parameters())
-    likelihood = _by_target(target, layout.unflatten, (x, y))
-    potential = _potential(target, (x, y), layout)
-    at = torch.randn(4, layout.size, dtype=torch.float64, generator=generator(2))
-    by_target = torch.stack([likelihood(each) - target.log_prior(layout.unflatten(each)) for each in at])
-    by_terms = torch.stack([potential(each) for each in at])
-    torch.testing.assert_close(by_terms.diff(), by_target.diff())
 
 
 def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> Tensor:

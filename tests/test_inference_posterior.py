@@ -369,10 +369,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Posterior(nn.Linear(2, 3), MIX, Categorical(), Particles(torch.zeros(1, 9)), LINEAR, dropout=True),
         "a model that drops out, but it has no such module",
     ),
-    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number of at least 1, but got 0"),
-    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number of at least 1, but got 0.5"),  # type: ignore[arg-type]
+    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be an int of at least 1, but got 0"),
+    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be an int of at least 1, but got 0.5"),  # type: ignore[arg-type]
     "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
-    "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be a whole number"),
+    "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be an int"),
     "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),
     "a support for classes": (lambda: posterior_of_net().predict(X, support=[1.0]), "no `support` with classes"),
     "no support for a density": (lambda: over_a_line(Gaussian(), DENSITY).predict(normal(2, 3)), "`support`, but got none"),

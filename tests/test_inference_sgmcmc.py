@@ -31,9 +31,9 @@ from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.adaptation import ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest
 from rightloss.inference.sgmcmc.samplers import ChainOptions, Overdamped, Underdamped, sghmc, sgld
-from rightloss.inference.steps import in_mode
 from rightloss.inference.weight_sets import CarriedMarginal, marginal_of_sets
 from rightloss.marginals import MinibatchEstimate
+from rightloss.tensors import in_mode
 
 SD = {"weight": 0.5, "bias": 4.0}
 NOTHING = torch.zeros(2, 2, dtype=torch.float64), torch.arange(2)

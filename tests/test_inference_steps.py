@@ -14,8 +14,9 @@ from members import assert_refused, generator
 from torch import nn
 
 from rightloss.inference import Diverged
-from rightloss.inference.distributions import Layout
-from rightloss.inference.steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from rightloss.inference.distributions import Layout, check_finite
+from rightloss.inference.steps import positive_number, steps_of
+from rightloss.tensors import in_mode, own_random
 
 
 def test_a_bar_goes_to_stderr_on_request_and_else_to_a_terminal_alone(capsys: Any) -> None:
@@ -84,9 +85,6 @@ def test_each_module_has_its_own_mode_again_also_after_an_error() -> None:
 
 
 def test_numbers_that_are_none_are_refused() -> None:
-    for value in (0, -1, 2.0, True, "3", None):
-        assert_refused(partial(whole_number, value, "steps"), "`steps` to be a whole number of at least 1")
-    assert whole_number(0, "burn_in", 0) == 0
     for value in (0, -1.0, float("nan"), float("inf"), True, "3", None):
         assert_refused(partial(positive_number, value, "lr"), "`lr` to be positive")
     assert positive_number(1, "lr") == 1.0

@@ -395,10 +395,6 @@ class TestMethods:
         assert found.record["decrement"] < 1e-6
 
     @pytest.mark.long
-    def test_stochastic_expectation_propagation_is_near(self) -> None:
-        assert_near(expectation_propagation(logistic_target(), PROBLEM.data, stochastic=True), exact("default"), 0.1, 0.1)
-
-    @pytest.mark.long
     @pytest.mark.parametrize("name", ["default", "evidence"])
     def test_nuts_has_the_grids_moments(self, name: str) -> None:
         target = TARGETS[name]()

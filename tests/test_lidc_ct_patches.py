@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from rightloss.lidc import contour_volumes
-from rightloss.lidc.bundled_tables import shipped_outlines
 from rightloss.lidc.ct.series import Series, cut_patch, read_series
 from rightloss.lidc.outlines import mask_of
-from rightloss.lidc.readings import nodules, reading_table, scan_positions
+from rightloss.lidc.readings import nodules, reading_table, scan_positions, shipped_outlines
 
 COS, SIN = np.cos(0.3), np.sin(0.3)
 TILTED = (1.0, 0.0, 0.0, 0.0, COS, SIN)  # rows rise towards the back

@@ -16,9 +16,8 @@ from members import assert_refused, generator
 from numpy.typing import NDArray
 from pydicom import dcmread
 
-from rightloss.lidc.ct.dicom_index import find_series
+from rightloss.lidc.ct.dicom_files import UnreadableSlice, find_series, read_hu, read_slice
 from rightloss.lidc.ct.series import Series, read_series
-from rightloss.lidc.ct.slices import UnreadableSlice, read_hu, read_slice
 
 OTHER = replace(Scan(), uid="1.2.826.0.1.3680043.8.498.2", slices=5, rows=8, columns=9)
 SMALL = replace(OTHER, uid="1.2.826.0.1.3680043.8.498.3")
@@ -252,17 +251,13 @@ def mutated(good: bytes, rng: torch.Generator) -> bytes:
 
 
 class TestHostileFiles:
-    # 1,000 in all
     @pytest.mark.long
-    @pytest.mark.parametrize(
-        ("syntax", "count"),
-        [("implicit", 250), ("explicit", 250), *((name, 100) for name in list(SYNTAXES)[2:])],
-    )
-    def test_mutated_files_end_in_a_slice_or_a_reported_skip(self, syntax: str, count: int, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("syntax", ["implicit", "explicit", "big endian", "RLE"])  # not in C++
+    def test_mutated_files_end_in_a_slice_or_a_reported_skip(self, syntax: str, tmp_path: Path) -> None:
         rng, scan, path = generator(sum(map(ord, syntax))), replace(SMALL, syntax=syntax), tmp_path / "mutated.dcm"
         files = write_scan(tmp_path, scan, ramp)
         good, outcomes = files[2].read_bytes(), Counter[str]()
-        for k in range(count):
+        for k in range(200):
             path.write_bytes(mutated(good, rng))
             found = find_series(tmp_path) if k % 25 == 0 else None
             outcomes[outcome(path)] += 1
@@ -274,7 +269,7 @@ class TestHostileFiles:
         assert outcomes["slice"] > 0
         assert outcomes["skipped"] > outcomes["slice"] / 3
 
-    @pytest.mark.parametrize("syntax", ["explicit", "RLE", "JPEG-LS", "JPEG 2000", "JPEG lossless"])
+    @pytest.mark.parametrize("syntax", ["explicit", "RLE"])
     @pytest.mark.parametrize(("rows", "columns"), [(65535, 65535), (65535, 9), (4096, 4096), (0, 9)])
     def test_a_size_that_is_not_the_images_allocates_nothing(
         self, syntax: str, rows: int, columns: int, tmp_path: Path
@@ -292,22 +287,6 @@ class TestHostileFiles:
         assert found == "skipped"
         # RLE is decoded into what the header says, and that is at most 4096².
         assert peak < (2 * 4096**2 * 2 + 2e6 if syntax == "RLE" else 2e6)
-
-    def test_a_compressed_image_larger_than_the_header_says_is_not_decoded(self, tmp_path: Path) -> None:
-        for syntax in ("JPEG lossless", "JPEG-LS", "JPEG 2000"):
-            path = tmp_path / f"{syntax}.dcm"
-            write_slice(path, replace(SMALL, syntax=syntax), 0, ramp(SMALL.places(0)))
-            data = path.read_bytes()
-            at = data.index(b"\xff\x4f\xff\x51") + 8 if syntax == "JPEG 2000" else data.index(b"\xff\xd8\xff") + 2
-            if syntax == "JPEG 2000":
-                data = data[:at] + (1 << 30).to_bytes(4) + data[at + 4 :]
-            else:
-                marker = b"\xff\xc3" if syntax == "JPEG lossless" else b"\xff\xf7"
-                at = data.index(marker, at) + 5
-                data = data[:at] + b"\xff\xff\xff\xff" + data[at + 4 :]
-            path.write_bytes(data)
-            with pytest.raises(UnreadableSlice, match="its compressed image is"):
-                read_hu(read_slice(path))
 
     def test_a_length_beyond_the_end_of_the_file_allocates_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "a.dcm"

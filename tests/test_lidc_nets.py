@@ -280,7 +280,7 @@ class TestRefused:
             (torch.rand(4, 32, 32), r"\(4, 32, 32\)"),
             (torch.rand(4, 3, 8, 8, 8), r"\(n, s, h, w\)"),
             (torch.zeros(4, 3, 8, 8, dtype=torch.uint8), "uint8"),
-            (torch.zeros(4, 0, 8, 8), "at least one view"),
+            (torch.zeros(4, 0, 8, 8), "none of them 0"),
             (torch.full((4, 3, 8, 8), -700.0), "window"),
             (torch.full((4, 3, 8, 8), 255.0), "255"),
             (torch.full((4, 3, 8, 8), torch.nan), "NaN"),

@@ -47,7 +47,7 @@ def test_folds_by_patient_are_refused_with_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("counts", "changed", "words"),
     [
-        ({"val": 166}, {}, "165 nodules.* has 166.*check=False"),
+        ({"val": 166}, {}, r"165 uint8 cubes.*\[166, .*check=False"),
         ({}, {"test_labels": None}, "`test_labels`"),
         ({}, {"train_labels": np.zeros((1157, 1), np.uint8)}, r"`train_labels`.*\[1157, 1\]"),
         ({}, {"train_labels": np.zeros((1158, 1))}, "`train_labels`.*float64"),

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.path import Path as Polygon
 from members import SEED
 
-from rightloss.lidc.bundled_tables import encode_steps, outline_table, shipped_outlines
 from rightloss.lidc.outlines import Outline, connected, diameter, mask_of, measure
+from rightloss.lidc.readings import encode_steps, outline_table, shipped_outlines
 
 SQUARE = np.array(
     [(x, 0) for x in range(5)] + [(4, y) for y in range(1, 5)] + [(x, 4) for x in range(3, -1, -1)] + [(0, 3), (0, 2), (0, 1)]

@@ -140,7 +140,7 @@ class TestTrainValidTest:
             assert not {*patients[train.numpy()]} & {*patients[valid.numpy()]}
 
     @pytest.mark.parametrize(
-        ("fold", "num_folds", "words"), [(5, 5, "0 to 4"), (-1, 5, "0 to 4"), (0, 2, "3 folds"), (0.0, 5, "0 to 4")]
+        ("fold", "num_folds", "words"), [(5, 5, "0..4"), (-1, 5, "0..4"), (0, 2, "at least 3"), (0.0, 5, "0..4")]
     )
     def test_folds_that_are_not_there_are_refused(self, fold: Any, num_folds: int, words: str) -> None:
         labels, patients = study(10)
@@ -155,9 +155,9 @@ class TestBadInput:
         [
             (LABELS, None, 2, 0, "NoduleMNIST3D"),
             (LABELS, PATIENTS[:3], 2, 0, "each of the 4 labels, but got 3"),
-            (LABELS, PATIENTS, 4, 0, "3 patients"),
-            (LABELS, PATIENTS, 1, 0, "from 2"),
-            (LABELS, PATIENTS, 2.0, 0, "from 2"),
+            (LABELS, PATIENTS, 4, 0, "in 2..3"),
+            (LABELS, PATIENTS, 1, 0, "in 2..3"),
+            (LABELS, PATIENTS, 2.0, 0, "in 2..3"),
             (LABELS, PATIENTS, 2, 0.5, "`seed`"),
             (LABELS, PATIENTS, 2, None, "`seed`"),
             (LABELS, [0.5, 1, 2, 3], 2, 0, "float64"),

@@ -12,8 +12,7 @@ from members import SEED, assert_refused
 
 from rightloss.lidc import binary_set
 from rightloss.lidc import volumes as module
-from rightloss.lidc.bundled_tables import shipped_outlines
-from rightloss.lidc.readings import annotations, nodules
+from rightloss.lidc.readings import annotations, nodules, shipped_outlines
 from rightloss.lidc.volumes import contour_volumes
 
 
@@ -195,7 +194,7 @@ def test_no_nodules_are_an_empty_batch() -> None:
     ("wanted", "size", "words"),
     [
         *((wanted, 64, "numbers of nodules, 0 to 2650") for wanted in ([2651], [-1], [0.5], [[0]], ["a"])),
-        *(([0], size, "whole number of voxels") for size in (0, 64.0, True, 1000)),
+        *(([0], size, "`size` to be an int in 1..512") for size in (0, 64.0, True, 1000)),
     ],
 )
 def test_bad_input_is_refused(wanted: Any, size: Any, words: str) -> None:

@@ -100,7 +100,7 @@ class TestPredictive:
         assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
         assert_refused(lambda: predictive(posterior, X, 0.3), "`population`")
-        assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be a whole number of at least 1, but got 0")
+        assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be an int of at least 1, but got 0")
         model, prevalence = nn.Linear(6, 1).double(), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
         layout = Layout.of(dict(model.named_parameters()))
         density = Posterior(model, prevalence, Gaussian(), Particles(torch.zeros(1, 7)), layout)

@@ -51,7 +51,7 @@ from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
 from rightloss.sklearn.folds import GivenRows, share_of_copies, splits_of
 from rightloss.sklearn.scorers import prevalence_scorer
-from rightloss.sklearn.training_rows import was_trained_on
+from rightloss.sklearn.training_mix import was_trained_on
 
 LABELLED = (0.7, 0.3)  # the mix of the labels
 SHIFT = 1.2  # the two classes are N(0, I) and N(SHIFT, I) in two dimensions

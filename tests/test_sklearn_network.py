@@ -99,29 +99,6 @@ def test_it_keeps_the_precision_of_its_features_is_set_by_its_seed_and_leaves_th
     )
 
 
-def test_early_stopping_keeps_the_weights_with_the_best_validation_score() -> None:
-    x, y = rows(n=300)
-    options = {"early_stopping": True, "learning_rate_init": 0.05, "hidden_layer_sizes": (30,), "C": np.inf}
-    model = trained(network(0.2, max_iter=40, **options), x, y)
-    assert model.validation_scores_ is not None
-    best = int(np.argmax(model.validation_scores_))
-    assert best < 39
-    np.testing.assert_array_equal(
-        first_weights(trained(network(0.2, max_iter=best + 1, **options), x, y)), first_weights(model)
-    )
-    assert network(0.2, max_iter=200, **options | {"n_iter_no_change": 3}).fit(x, y).n_iter_ < 200
-
-
-@pytest.mark.long
-def test_early_stopping_waits_as_long_for_a_rarer_class() -> None:
-    rng = np.random.default_rng(0)
-    y = np.arange(1000) % 2
-    x = rng.normal(size=(1000, 5)) + 2 * np.eye(5)[0] * y[:, None]
-    options = {"hidden_layer_sizes": (20,), "early_stopping": True, "max_iter": 1000, "n_iter_no_change": 10}
-    rare, rarer = (network(population, **options).fit(x, y).n_iter_ for population in (1e-2, 1e-4))
-    assert rarer > rare / 2
-
-
 def test_too_few_epochs_are_said() -> None:
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         network(0.1, max_iter=1).fit(*rows())
@@ -145,9 +122,7 @@ def study(each: int = 100, m: int = 1000) -> tuple[np.ndarray, np.ndarray, np.nd
     return x, y, others
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"early_stopping": True}, {"evidence": 0.5}, {"evidence": 0.0}, {"unlabelled_weight": 3.0}]
-)
+@pytest.mark.parametrize("options", [{}, {"evidence": 0.5}, {"evidence": 0.0}, {"unlabelled_weight": 3.0}])
 def test_it_learns_from_both_kinds_of_rows_and_predicts_the_population(options: dict[str, Any]) -> None:
     x, y, others = study()
     options = {"max_iter": 60, "learning_rate_init": 0.01, "n_iter_no_change": 10, **options}
@@ -209,9 +184,6 @@ def test_rows_that_do_not_go_with_the_options_are_refused() -> None:
     given: dict[str, Any] = {"X_unlabelled": others}
     assert_refused(lambda: network(0.1, evidence=0.5).fit(x, y, sample_weight=np.ones(len(y))), "sample_weight")
     assert_refused(lambda: network().fit(x, y, **given), "population")
-    early = network(0.1, early_stopping=True)
-    assert_refused(lambda: early.fit(x, np.ones(len(y)), **given), "early_stopping")
-    assert_refused(lambda: early.fit(x[:5], [0, 1, 1, 1, 1]), "early_stopping=False")
 
 
 @pytest.mark.long

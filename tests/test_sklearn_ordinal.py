@@ -79,20 +79,16 @@ def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_a
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("loss", ["information_gain", "weighted", "log_likelihood"])
-def test_no_small_change_of_the_coefficients_improves_the_loss(kind: Any, loss: Any) -> None:
+def test_no_small_change_of_the_coefficients_improves_the_loss(kind: Any) -> None:
     x, y = ratings()
-    model = OrdinalClassifier(POPULATION, likelihood=kind, loss=loss, tol=1e-8, max_iter=5000).fit(x, y)
+    model = OrdinalClassifier(POPULATION, likelihood=kind, tol=1e-8, max_iter=5000).fit(x, y)
     rho, pi = model.sampling_, np.array(POPULATION)
 
     def value(coef: np.ndarray) -> float:
         other = copy.deepcopy(model).set_population(model.fitted_population_)
         other.coef_ = coef
-        log_probs = other.predict_log_proba(x)
-        if loss == "information_gain":
-            log_probs = special.log_softmax(log_probs + np.log(rho / pi), axis=1)
-        weight = pi[y - 1] / rho[y - 1] if loss == "weighted" else np.ones(len(y))
-        return float(-(weight * log_probs[np.arange(len(y)), y - 1]).mean() + (coef**2).sum() / (2 * len(y)))
+        log_probs = special.log_softmax(other.predict_log_proba(x) + np.log(rho / pi), axis=1)
+        return float(-log_probs[np.arange(len(y)), y - 1].mean() + (coef**2).sum() / (2 * len(y)))
 
     best = value(model.coef_)
     for place in range(model.coef_.size):

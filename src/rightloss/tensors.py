@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,31 @@ def checked_generator(generator: Any) -> torch.Generator | None:
 def own_stream(generator: Any) -> torch.Generator:
     """Return the given generator, checked, or one with a fixed seed, so that equal input gives equal draws."""
     return checked_generator(generator) or torch.Generator().manual_seed(0)
+
+
+@contextmanager
+def own_random(seed: Any) -> Iterator[torch.Generator]:
+    """Seed torch's global generator inside, restore its state afterwards, and yield a generator with the same seed."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise ValueError(f"Expected `seed` to be a whole number, but got {seed!r}: write seed=0.")
+    with torch.random.fork_rng():
+        torch.manual_seed(int(seed))
+        yield torch.Generator().manual_seed(int(seed))
+
+
+def ordinary(value: Any) -> Any:
+    """Return `value`, or a copy if it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+
+
+def in_transform() -> bool:
+    """Return whether a `torch.func` transform is active; inside one, state must not change and values cannot be read."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def cannot_be_read(tensor: Tensor) -> bool:
+    """Return whether reading a value would break a graph, be impossible, or make the host wait for an accelerator."""
+    return not tensor.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 @contextmanager

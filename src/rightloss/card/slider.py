@@ -10,7 +10,6 @@ figure.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,16 +32,6 @@ def grid(lowest: int, *also: float) -> list[float]:
     """
     low = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
     return sorted({*(each for each in low if each <= 0.5), *_HIGH, *also})
-
-
-def ticks(values: Sequence[float], shown: Sequence[float], words: Callable[[float], str]) -> dict[str, float]:
-    """Return the labels below a slider over `values`, with their places in percent of its width.
-
-    Examples:
-        >>> ticks([0.1, 0.2, 0.5], [0.1, 0.2], "{:.0%}".format)
-        {'10%': 0.0, '20%': 50.0}
-    """
-    return {words(each): 100 * values.index(each) / (len(values) - 1) for each in shown if each in values}
 
 
 def one_against_rest(

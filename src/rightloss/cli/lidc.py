@@ -31,7 +31,7 @@ def prepare(
         raise ValueError(f"Expected a file to write, but got the folder {out}: nodules.npz, say.")
     with progress("series") as show:
         from ..lidc.ct import prepare as prepare_archive
-        from ..lidc.ct.slices import printable
+        from ..lidc.ct.dicom_files import printable
 
         prepared = prepare_archive(dicom, out, workers=workers, progress=show)
     print(prepared)

@@ -19,13 +19,11 @@ from torch import Tensor
 from ..extras import install
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
-from ..tensors import tensor_of
+from ..tensors import in_mode, tensor_of
 from .distributions import Particles
 from .joint_model import JointModel
-from .map import rows_on
 from .minibatches import Pair
 from .posterior import Posterior
-from .steps import in_mode
 from .target import LogPosterior
 from .weight_sets import evaluate_many, vmaps
 
@@ -140,7 +138,7 @@ def judge_gaussian(posterior: Posterior, target: LogPosterior, data: Pair, tempe
     classes = isinstance(target.prevalence, Prevalence)
     if size > WEIGHTS or len(data[0]) * _DRAWS > _EVALUATIONS or not classes or not vmaps(target.model):
         return
-    target = rows_on(target if target.marginal is None else target.with_marginal(BatchMarginal()), data[0].device)
+    target = (target if target.marginal is None else target.with_marginal(BatchMarginal())).on(data[0].device)
     fixed = JointModel(posterior.model, posterior.likelihood).own()
     draws = q.mean + _WIDER * (q.sample(_DRAWS, torch.Generator().manual_seed(0)) - q.mean)
     values = []

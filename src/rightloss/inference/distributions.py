@@ -62,6 +62,18 @@ class Diverged(ValueError):
         self.step, self.posterior = step, posterior
 
 
+def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: str = "the log posterior") -> None:
+    """Raise `Diverged`, with the posterior that `last_good` returns, if a number in `value` is not finite."""
+    if bool(torch.isfinite(value).all()):
+        return
+    raise Diverged(
+        f"Expected {what} to be finite, but step {step} gave {value.flatten()[:5].tolist()}: lower `lr`, look for NaN in "
+        "the inputs, and check their scale and the prior; the last good result is this error's `.posterior`.",
+        step,
+        last_good(),
+    )
+
+
 @dataclass(frozen=True)
 class Layout:
     """Names and shapes of the weights, in the order of the flat vector."""

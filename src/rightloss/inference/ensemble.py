@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from ..arrays import checked_int
 from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal
 from ..prevalence import Prevalence
+from ..tensors import in_mode, own_random
 from .distributions import Layout, Particles
 from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, unsaved_buffers, untrained_state
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import in_mode, own_random, whole_number
 from .target import LogPosterior, inference_method
 from .weight_sets import evaluate_many, marginal_of_sets, vmaps
 
@@ -77,7 +78,7 @@ def ensemble(
     """
     search = Search(steps, batch_size, lr, seed, device, progress)
     with own_random(seed) as generator, in_mode(target.model, True):
-        starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
+        starts = [_start(target, initial, member) for member in range(checked_int(members, "members", 1))]
         batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         if _can_go_together(target, starts, batches):

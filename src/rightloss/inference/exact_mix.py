@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..losses.batch import Labels
 from ..losses.gain import PriorTerms, at_reference
-from ..marginals import cannot_be_read
+from ..tensors import cannot_be_read
 
 _STEPS = 60  # a dozen are usual
 _ACCURACY = 1e-11

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from ..losses.batch import LabelledBatch, Labels, class_batch
+from ..arrays import rows_of
+from ..losses.batch import check_finite_rows
 from ..losses.gain import PriorTerms, at_reference
-from ..losses.streams import stream_labels
-from ..prevalence import Prevalence
+from ..tensors import full_precision
 from .exact_mix import exact_mix
 from .priors import Params
 from .target import LogPosterior
@@ -107,71 +107,78 @@ class SecondOrder:
 def likelihood_terms(
     target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], data: tuple[Tensor, Tensor]
 ) -> LikelihoodTerms:
-    """Return the likelihood of `data`, with p(y|w) taken over `target.pool`, or over the data themselves, exactly.
+    """Return the likelihood of `data` at the weights `vector`: see `DataLikelihood`."""
+    return DataLikelihood(target, weights(vector), data).at(weights, vector)
+
+
+class DataLikelihood:
+    """The likelihood of data at any weights, with p(y|w) taken over `target.pool`, or over the data themselves, exactly.
 
     Args:
         target: over classes, with `num_data`.
-        weights: the inferred weights (d,) → all weights by name.
-        vector: where.
+        params: some weights, to find the shape of the outputs.
         data: x and y.
     """
-    assert target.num_data is not None
-    params = weights(vector)
-    if target.exact:
-        return _exact_terms(target, weights, vector, _rows(target, params, *data))
-    rows = _rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
-    setting, log_probs = rows.setting, rows.log_probs
-    offset, importance = loss_mix(target, setting)
 
-    def table(at: Tensor, some: Tensor) -> Tensor:
-        return at_reference(target.columns(target.table(weights(at), some)), offset)
+    def __init__(self, target: LogPosterior, params: Params, data: tuple[Tensor, Tensor]) -> None:
+        assert target.num_data is not None
+        self.target = target
+        self.rows = _Rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
+        self.pool = self.rows if target.pool is None else _Rows(target, params, *target.pool)
+        self.total = target.num_data * (1 + target.unlabelled_mass)
+        importance, votes = self.rows.mix[1], self.rows.labels.counted_votes(self.rows.setting.reference)
+        self.own = votes * importance * (self.total / votes.sum())
 
-    total = target.num_data * (1 + target.unlabelled_mass)
-    votes = _votes(rows.labels, setting.reference)
-    own = votes * importance * (total / votes.sum())
-    value, nothing = torch.where(own > 0, own * log_probs, 0.0).sum(), torch.zeros_like(own)
-    if not target.gains:
-        expected = own.sum(1, keepdim=True) * log_probs.exp()
-        share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
-        return LikelihoodTerms(table, vector, rows.blocks(own, share, expected), nothing[0], float(value))
-    pool = rows if target.pool is None else _rows(target, params, *target.pool)
-    log_terms = pool.log_probs + pool.log_weights()[:, None]
-    log_sums, labelled = torch.logsumexp(log_terms, 0), own.sum(0)
-    counts = labelled if setting.of_marginal is None else total * setting.of_marginal
-    labelled = torch.maximum(labelled, counts)  # so that the Fisher information is never negative
-    value = value - counts @ (log_sums - pool.labels.log_count(log_sums))
-    share = (log_terms - log_sums).exp()
-    if pool is rows:
-        return LikelihoodTerms(table, vector, rows.blocks(own, share, labelled * share), counts, float(value))
-    apart = pool.blocks(torch.zeros_like(share), share, labelled * share)
-    return LikelihoodTerms(table, vector, rows.blocks(own, nothing, nothing) + apart, counts, float(value))
+    def at(self, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"]) -> LikelihoodTerms:
+        """Return the likelihood; `weights` turns the inferred weights (d,) into all weights by name."""
+        target, rows, own, params = self.target, self.rows, self.own, weights(vector)
+        log_probs = rows.log_probs(params)
+        if target.exact:
+            return self._exact(weights, vector, log_probs)
 
+        def table(at: Tensor, some: Tensor) -> Tensor:
+            return at_reference(target.columns(target.table(weights(at), some)), rows.mix[0])
 
-def _exact_terms(
-    target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], rows: _Rows
-) -> LikelihoodTerms:
-    """Return the likelihood of an exactly known π."""
-    log_density = rows.log_probs.double() - rows.setting.sampling.double().log()  # up to a constant of the row
-    assert target.num_data is not None
-    assert rows.setting.population is not None
-    votes, total = _votes(rows.labels, log_density), target.num_data
-    votes = votes * (total / votes.sum())
-    counted = votes.sum(1)
-    r, z = exact_mix(log_density, counted)
-    offset = (r.log() - rows.setting.population.double().log()).to(rows.log_probs)
+        value, nothing = torch.where(own > 0, own * log_probs, 0.0).sum(), torch.zeros_like(own)
+        if not target.gains:
+            expected = own.sum(1, keepdim=True) * log_probs.exp()
+            share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
+            return LikelihoodTerms(table, vector, rows.blocks(own, share, expected), nothing[0], float(value))
+        pool, of_pool = self.pool, log_probs if self.pool is rows else self.pool.log_probs(params)
+        log_terms = of_pool + pool.log_weights[:, None]
+        log_sums, labelled, of_marginal = torch.logsumexp(log_terms, 0), own.sum(0), rows.setting.of_marginal
+        counts = labelled if of_marginal is None else self.total * of_marginal
+        labelled = torch.maximum(labelled, counts)  # so that the Fisher information is never negative
+        value = value - counts @ (log_sums - pool.labels.log_count(log_sums))
+        share = (log_terms - log_sums).exp()
+        if pool is rows:
+            return LikelihoodTerms(table, vector, rows.blocks(own, share, labelled * share), counts, float(value))
+        parts = rows.blocks(own, nothing, nothing) + pool.blocks(torch.zeros_like(share), share, labelled * share)
+        return LikelihoodTerms(table, vector, parts, counts, float(value))
 
-    def table(at: Tensor, some: Tensor) -> Tensor:
-        return at_reference(target.table(weights(at), some), offset)
+    def _exact(
+        self, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], log_probs: Float[Tensor, "n k"]
+    ) -> LikelihoodTerms:
+        """Return the likelihood of an exactly known π."""
+        rows, votes = self.rows, self.own.double()
+        assert rows.setting.population is not None
+        log_density = log_probs.double() - rows.setting.sampling.double().log()  # up to a constant of the row
+        counted = votes.sum(1)
+        r, z = exact_mix(log_density, counted)
+        offset = (r.log() - rows.setting.population.double().log()).to(log_probs)
 
-    log_probs = torch.log_softmax(log_density + r.log(), 1)
-    u = (log_probs - r.log()).exp() * counted[:, None]
-    sums = u.sum(0)
-    curvature = (log_probs - r.log()).exp().T @ u + torch.diag(total * z / r)
-    coupling = -sums[:, None] * torch.linalg.solve(curvature, torch.diag(sums))
-    value = torch.where(votes > 0, votes * (log_probs - r.log()), 0.0).sum()
-    parts = (each.to(rows.log_probs) for each in (votes, u / sums, counted[:, None] * log_probs.exp()))
-    nothing = torch.zeros_like(r).to(rows.log_probs)
-    return LikelihoodTerms(table, vector, rows.blocks(*parts), nothing, float(value), coupling.to(nothing))
+        def table(at: Tensor, some: Tensor) -> Tensor:
+            return at_reference(self.target.table(weights(at), some), offset)
+
+        at_mix = torch.log_softmax(log_density + r.log(), 1)
+        u = (at_mix - r.log()).exp() * counted[:, None]
+        sums = u.sum(0)
+        curvature = (at_mix - r.log()).exp().T @ u + torch.diag(self.total * z / r)
+        coupling = -sums[:, None] * torch.linalg.solve(curvature, torch.diag(sums))
+        value = torch.where(votes > 0, votes * (at_mix - r.log()), 0.0).sum()
+        parts = (each.to(log_probs) for each in (votes, u / sums, counted[:, None] * at_mix.exp()))
+        nothing = torch.zeros_like(r).to(log_probs)
+        return LikelihoodTerms(table, vector, rows.blocks(*parts), nothing, float(value), coupling.to(nothing))
 
 
 def fisher_information(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
@@ -290,79 +297,48 @@ def _quiet() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore")
 
 
-@dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows of the likelihood at the current weights.
+    """Rows of the likelihood, at any weights: x, followed by the unlabelled `others` if there are any.
 
     Attributes:
-        x: labelled examples, and the unlabelled ones if there are any.
-        sizes: number of rows of each of these.
         labels: of all rows, over the classes; with unlabelled ones, over the streams.
-        labelled: whether they have labels; a pool may have none.
-        log_probs: t_nk.
         setting: r, ρ and κ.
+        mix: the offset that the loss adds to the table, and its weight of each label.
+        log_weights: log β_n plus the log of the row's multiple; −∞ where ignored. A pool may have no labels.
     """
 
-    x: list[Tensor]
-    sizes: list[int]
-    labels: Labels
-    labelled: bool
-    log_probs: Float[Tensor, "rows k"]
-    setting: PriorTerms
+    def __init__(self, target: LogPosterior, params: Params, x: Tensor, y: Tensor | None, others: Tensor | None = None) -> None:
+        self.target, self.x = target, [x] if others is None else [x, others]
+        one = [self._outputs(params, each[:1]) for each in self.x]
+        self.sizes = [len(each) * outputs[0, 0].numel() for each, outputs in zip(self.x, one, strict=True)]
+        like = one[0].expand(len(x), *one[0].shape[1:])
+        self.labels = target.labels_of(like, y, sum(self.sizes[1:]))
+        self.setting = target.terms(like)
+        self.mix = loss_mix(target, self.setting)
+        beta, counted = self.setting.reference / self.setting.sampling, self.labels.row_weights(self.setting.reference.dtype)
+        weights = beta.new_ones(self.labels.rows) if y is None else self.labels.per_row(beta)
+        self.log_weights = weights.log() if counted is None else weights.log() + counted.log()
 
     def blocks(self, own: Tensor, share: Tensor, expected: Tensor) -> list[DataBlock]:
         """Return the rows of each x as a block."""
         parts = (each.split(self.sizes) for each in (own, share, expected))
         return [DataBlock(x, *rows) for x, *rows in zip(self.x, *parts, strict=True)]
 
-    def log_weights(self) -> Float[Tensor, " rows"]:
-        """Return log β_n plus the log of the row's multiple; −∞ where ignored."""
-        setting, counted = self.setting, self.labels.row_weights(self.log_probs.dtype)
-        beta = setting.reference / setting.sampling
-        weights = self.labels.per_row(beta) if self.labelled else beta.new_ones(self.labels.rows)
-        return weights.log() if counted is None else weights.log() + counted.log()
+    def log_probs(self, params: Params) -> Float[Tensor, "rows k"]:
+        """Return t_nk, at the mix of the loss."""
+        rows = [check_finite_rows(rows_of(full_precision(self._outputs(params, each))), "raise") for each in self.x]
+        with torch.no_grad():
+            table = self.target.at(params, lambda: self.target.likelihood.table(torch.cat(rows)))
+            return at_reference(self.target.columns(table), self.mix[0])
 
-
-def _rows(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None, others: Tensor | None = None) -> _Rows:
-    """Return checked rows with their log-probabilities, at the mix of the loss."""
-    assert isinstance(target.prevalence, Prevalence)
-    frames = [_frame(target, params, x, y)] + ([] if others is None else [_frame(target, params, others, None)])
-    labels, like, sizes = frames[0].labels, frames[0].rows(), [frame.labels.rows for frame in frames]
-    if others is not None:
-        multiple = target.unlabelled_mass * labels.count / sizes[1]
-        labels = stream_labels(labels, sizes[1], target.class_terms(like).sampling > 0, multiple)
-    setting = target.terms(like)
-    log_probs = torch.cat([_log_probs(target, params, frame, loss_mix(target, setting)[0]) for frame in frames])
-    return _Rows([x] if others is None else [x, others], sizes, labels, y is not None, log_probs, setting)
-
-
-def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> LabelledBatch:
-    """Return the model's outputs for all x with checked labels; labels of unlabelled rows are ignored."""
-    assert isinstance(target.prevalence, Prevalence)
-    size = max(1, _INPUTS // x[0].numel())
-    with torch.no_grad():
-        outputs = torch.cat([target.outputs(params, some) for some in x.split(size)])
-    if y is None:
-        y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
-    return class_batch(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
+    @torch.no_grad()
+    def _outputs(self, params: Params, x: Tensor) -> Tensor:
+        size = max(1, _INPUTS // x[0].numel())
+        outputs = torch.cat([self.target.outputs(params, some) for some in x.split(size)])
+        return outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
 
 
 def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
     """Return the offset that the loss adds to the table, and its weight of each label."""
     offset, weights = (setting.log_offset, None) if target.gains else target.criterion.cross_entropy_terms(setting)
     return offset, torch.ones_like(setting.reference) if weights is None else weights
-
-
-def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offset: Tensor | None) -> Float[Tensor, "rows k"]:
-    with torch.no_grad():
-        return at_reference(target.columns(target.at(params, lambda: target.likelihood.table(frame.rows()))), offset)
-
-
-def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
-    """Return v_nk times the row's multiple; rows of 0 where ignored."""
-    if labels.index is None:
-        assert labels.votes is not None
-        votes = labels.votes.to(like)
-        return votes if labels.multiples is None else votes * labels.multiples.to(like)[:, None]
-    votes, counted = F.one_hot(labels.index, labels.size).to(like), labels.row_weights(like.dtype)
-    return votes if counted is None else votes * counted[:, None]

@@ -10,26 +10,25 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import checked_choice
 from ..prevalence import Prevalence
-from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
-from .fisher import LikelihoodTerms, SecondOrder, fisher_information, hessian, likelihood_terms, prior_hessian
+from ..tensors import in_mode, own_random
+from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
+from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
 from .joint_model import JointModel
-from .map import Search, most_probable, one_draw, rows_on
+from .map import Search, most_probable, one_draw
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import check_finite, in_mode, own_random
 from .target import LIKELIHOOD, LogPosterior, inference_method
 
-_COVARIANCES = ("full", "diagonal", "last-layer")
-_MODES = ("model", "search")
-_CURVATURES = ("hessian", "fisher")
 _LARGEST = 20_000  # maximum number of weights for a full covariance: 3 GB
 _SEARCHED = "found by a search"
 _NEWTON = 300  # maximum number of weights for a search by Newton's method, which needs about ten Hessians
@@ -136,11 +135,11 @@ def laplace_from(
     with own_random(search.seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
         target = target.with_data(whole.num_data, whole.few)
-        batch, names = whole.whole(), _inferred(target, covariance, layer)
-        expand = _expander(target, batch, names, covariance == "diagonal", curvature, device)
+        names = _inferred(target, covariance, layer)
+        expand = _Expander(target, whole.whole(), names, covariance == "diagonal", curvature, device)
 
         def searched() -> Expansion:
-            found = _newton(target, expand, start) if search.batch_size is None and covariance == "full" else None
+            found = _newton(expand, start) if search.batch_size is None and covariance == "full" else None
             return expand(most_probable(target, data, search, one_draw(), None)) if found is None else found
 
         expansion, where = _at_mode(mode, target.parameters(), expand, searched)
@@ -157,78 +156,131 @@ def laplace_from(
 
 def gaussian_of_layer(target: LogPosterior, batch: Pair, device: Device) -> Posterior | None:
     """Return Laplace's approximation at the mode by Newton's method; None if the weights are not those of one small layer."""
-    found = _newton(target, _expander(target, batch, tuple(target.parameters()), False, "hessian", device))
+    found = _newton(_Expander(target, batch, tuple(target.parameters()), False, "hessian", device))
     return None if found is None else found.posterior(_SEARCHED, False)
 
 
-@dataclass(frozen=True, eq=False)
-class ExpansionPoint:
-    """A target and its weights, some of which are inferred.
+class _Expander:
+    """Weights → the log posterior to second order there, in float64 if the model supports it.
 
-    Attributes:
-        target: with its pool, in the precision of the computation.
-        state: all weights and buffers.
-        wide: the same in that precision.
+    Args:
+        target: from `log_posterior`, with `num_data`.
         data: x and y.
-        layout: of the inferred weights.
+        names: of the inferred weights.
+        diagonal: whether to compute only the diagonal of second derivatives.
+        curvature: their kind; None for the Hessian of one layer where it is positive definite, else "fisher".
+        device: the device of the weights.
     """
 
-    target: LogPosterior
-    state: dict[str, Tensor]
-    wide: dict[str, Tensor]
-    data: Pair
-    layout: Layout
+    def __init__(
+        self, target: LogPosterior, data: Pair, names: tuple[str, ...], diagonal: bool, curvature: str | None, device: Device
+    ) -> None:
+        self.target, self.data, self.diagonal, self.curvature, self.device = target, data, diagonal, curvature, device
+        self.layout = Layout.of({name: value for name, value in target.parameters().items() if name in names})
+        self.wide = _wide
+        target = target.on(data[0].device)
+        state = self._state(target.parameters())
+        with in_mode(target.model, False):
+            try:
+                with torch.no_grad():
+                    target.outputs({name: _wide(value) for name, value in state.items()}, _wide(data[0][:1]))
+                self.rows, self.inside = target.with_rows(_wide), (_wide(data[0]), data[1])
+            except (RuntimeError, TypeError):
+                self.rows, self.inside, self.wide = target, data, lambda value: value
+            params = {name: self.wide(value) for name, value in state.items()}
+            self.likelihood = DataLikelihood(self.rows, params, self.inside)
 
-    @property
-    def vector(self) -> Float[Tensor, " d"]:
-        return self.layout.flatten(self.wide)
+    def __call__(self, at: Posterior | Params) -> Expansion:
+        """Return the expansion at these weights; all others are the model's."""
+        with in_mode(self.target.model, False):
+            return self.expand_at(self._state(at))
 
-    def weights(self, vector: Float[Tensor, " d"]) -> dict[str, Tensor]:
-        """Return all weights by name, the inferred ones from `vector`."""
-        return {**self.wide, **self.layout.unflatten(vector)}
+    def expand_at(self, state: dict[str, Tensor]) -> Expansion:
+        """Return the expansion at these weights and buffers."""
+        wide = {name: self.wide(value) for name, value in state.items()}
+        vector = self.layout.flatten(wide)
 
-    def found(self, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False) -> Posterior:
+        def weights(at: Tensor) -> dict[str, Tensor]:
+            return {**wide, **self.layout.unflatten(at)}
+
+        terms = self.likelihood.at(weights, vector)
+        prior = prior_hessian(lambda at: self.rows.log_prior(weights(at)), vector, self.diagonal)
+        log_joint = terms.log_likelihood + float(self.rows.log_prior(wide))
+
+        def with_curvature(kind: str, data: SecondOrder) -> Expansion:
+            total = _sum(data, prior)
+            root = _inverse_root(total.matrix)
+            return Expansion(self, state, vector, terms, log_joint, kind, data, prior.matrix, total, root)
+
+        if self.curvature == "hessian" or (self.curvature is None and _is_one_layer(self.layout.names)):
+            # outputs that are linear in the weights lack the terms that make the Hessian of a network negative
+            found = with_curvature("hessian", hessian(terms, self.diagonal))
+            if self.curvature is not None or found.root is not None:
+                return found
+            del found  # before the second one
+        return with_curvature("fisher", fisher_information(terms, self.diagonal))
+
+    def found(
+        self, state: Params, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False
+    ) -> Posterior:
         """Return the posterior; weights that are not inferred are fixed."""
         kept = JointModel(self.target.model, self.target.likelihood).own()
-        fixed = {name: value for name, value in self.state.items() if name in kept and name not in self.layout.names}
+        fixed = {name: value for name, value in state.items() if name in kept and name not in self.layout.names}
         return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
+
+    def _state(self, mode: Posterior | Params) -> dict[str, Tensor]:
+        """Return all weights and buffers at the mode."""
+        joint = JointModel(self.target.model, self.target.likelihood)
+        own = {name.removeprefix("model."): value for name, value in (*joint.named_parameters(), *joint.named_buffers())}
+        if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
+            raise ValueError(
+                f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
+                "mode=posterior.module().state_dict() if their mean is a mode."
+            )
+        given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
+        for name, value in given.items():
+            if name not in own or own[name].shape != value.shape:
+                raise ValueError(
+                    f"Expected a mode of this target's model, but `{name}` of shape {tuple(value.shape)} is not in it: "
+                    "use the model that the mode was found with."
+                )
+        return {name: value.detach().to(self.device, copy=True) for name, value in {**own, **given}.items()}
 
 
 # The package `posteriors` also has Laplace's approximation, but as a sum over examples, which cannot include a marginal that
 # they share.
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """The second-order expansion of the log posterior at a point.
+    """The second-order expansion of the log posterior at some weights.
 
     Attributes:
-        point: the point of expansion.
+        expander: that made it.
+        state: all weights and buffers.
+        vector: the inferred weights (d,), in the precision of the computation.
         terms: the likelihood.
-        curvature: the kind of its second derivatives.
-        slope: the gradient (d,) of its negative logarithm.
-        classes: the gradients of log p(k|w), (k, d).
-        prior: second derivatives of the negative log prior, (d,) or (d, d).
-        total: H, and the gradient g of the negative log posterior.
+        log_joint: the log posterior, up to a constant.
+        curvature: the kind of the second derivatives.
+        data: those of the negative log-likelihood.
+        prior: those of the negative log prior, (d,) or (d, d).
+        total: their sum H, and the gradient g of the negative log posterior.
         root: F with F Fᵀ = H⁻¹, or the standard deviations of a diagonal H; None where H is not positive definite.
     """
 
-    point: ExpansionPoint
+    expander: _Expander
+    state: dict[str, Tensor]
+    vector: Float[Tensor, " d"]
     terms: LikelihoodTerms
+    log_joint: float
     curvature: str
-    slope: Float[Tensor, " d"]
-    classes: Float[Tensor, "k d"]
+    data: SecondOrder
     prior: Tensor
     total: SecondOrder
     root: Tensor | None
 
-    @property
-    def log_joint(self) -> float:
-        """The log posterior, up to a constant."""
-        return self.terms.log_likelihood + float(self.point.target.log_prior(self.point.wide))
-
     def posterior(self, where: str, linearised: bool | None) -> Posterior:
         """Return the Gaussian, repaired if necessary."""
-        point, narrow = self.point, self.point.layout.flatten(self.point.state)
-        check_finite(self.total.matrix, 0, lambda: point.found(Particles(narrow[None]), {}), "the curvature")
+        found, narrow = partial(self.expander.found, self.state), self.expander.layout.flatten(self.state)
+        check_finite(self.total.matrix, 0, lambda: found(Particles(narrow[None]), {}), "the curvature")
         factor, repaired = (self.root, 0) if self.root is not None else _repaired(self.total.matrix, self.prior)
         log_volume = float((factor if factor.ndim == 1 else factor.diagonal()).log().sum())
         record = {
@@ -240,9 +292,9 @@ class Expansion:
         }
         gaussian = (DiagonalGaussian if factor.ndim == 1 else DenseGaussian)(narrow, factor.to(narrow.dtype))
         if linearised is None:
-            slopes = point.found(gaussian, record, True) if self.curvature == "fisher" else None
-            linearised = slopes is not None and _has_slopes(slopes, point.data[0][:1])
-        return point.found(gaussian, record, linearised)
+            slopes = found(gaussian, record, True) if self.curvature == "fisher" else None
+            linearised = slopes is not None and _has_slopes(slopes, self.expander.inside[0][:1])
+        return found(gaussian, record, linearised)
 
     def is_near(self) -> bool:
         """Whether the weights are near a mode, as `laplace` defines it."""
@@ -251,52 +303,23 @@ class Expansion:
         freedom = torch.tensor(len(self.root) / 2, dtype=torch.float64)
         nats = _nats(self.root, self.total.gradient)
         nearer = float(torch.special.gammainc(freedom, torch.tensor(nats, dtype=torch.float64)))
-        step, classes = (_whitened(self.root, each) for each in (self.total.gradient, self.classes))
+        assert self.data.marginal is not None
+        step, classes = (_whitened(self.root, each) for each in (self.total.gradient, self.data.marginal))
         moved = (classes @ step).abs() / torch.linalg.vector_norm(classes, dim=1).clamp_min(torch.finfo(step.dtype).tiny)
-        left, gained = min(nats, _nats(self.root, self.slope)), self.terms.log_likelihood - self.terms.constant
+        left, gained = min(nats, _nats(self.root, self.data.gradient)), self.terms.log_likelihood - self.terms.constant
         return nearer <= _NEARER and float(moved.max()) <= _DEVIATIONS and gained >= max(_GAINED, _TIMES * left)
-
-
-Expand = Callable[[Posterior | Params], Expansion]
-
-
-def expand_at(point: ExpansionPoint, diagonal: bool, curvature: str | None) -> Expansion:
-    """Return the expansion of the log posterior at the weights of `point`."""
-    target, vector = point.target, point.vector
-    terms = likelihood_terms(target, point.weights, vector, point.data)
-    prior = prior_hessian(lambda at: target.log_prior(point.weights(at)), vector, diagonal)
-    if curvature == "hessian" or (curvature is None and _is_one_layer(point.layout.names)):
-        # outputs that are linear in the weights lack the terms that make the Hessian of a network negative
-        found = _expansion(point, terms, "hessian", hessian(terms, diagonal), prior)
-        if curvature is not None or found.root is not None:
-            return found
-        del found  # before the second one
-    return _expansion(point, terms, "fisher", fisher_information(terms, diagonal), prior)
 
 
 def _is_one_layer(names: tuple[str, ...]) -> bool:
     return len({name.rpartition(".")[0] for name in names if not name.startswith(LIKELIHOOD)}) <= 1
 
 
-def _expander(
-    target: LogPosterior, batch: Pair, names: tuple[str, ...], diagonal: bool, curvature: str | None, device: Device
-) -> Expand:
-    """Return a function: weights → the expansion there, over the weights of these names."""
-
-    def expand(at: Posterior | Params) -> Expansion:
-        with in_mode(target.model, False):
-            return expand_at(_point(target, _state(target, at, device), batch, names), diagonal, curvature)
-
-    return expand
-
-
-def _newton(target: LogPosterior, expand: Expand, start: Params | None = None) -> Expansion | None:
+def _newton(expand: _Expander, start: Params | None = None) -> Expansion | None:
     """Return the expansion at the mode, by Newton's method with step halving from `start`, or from the model's weights.
 
     None if it does not arrive, as for a log posterior that is not concave, or if the weights are not those of one small layer.
     """
-    own = {**target.parameters(), **(start or {})}
-    layout = Layout.of(own)
+    own, layout = {**expand.target.parameters(), **(start or {})}, expand.layout
     if not _is_one_layer(layout.names) or layout.size > _NEWTON:
         return None
     here = expand(own)
@@ -307,7 +330,7 @@ def _newton(target: LogPosterior, expand: Expand, start: Params | None = None) -
         if nats < 1e-9:
             return here
         for halvings in range(40):
-            moved = layout.unflatten(here.point.vector - step / 2**halvings)
+            moved = layout.unflatten(here.vector - step / 2**halvings)
             there = expand({name: value.to(own[name].dtype) for name, value in moved.items()})
             if there.log_joint > here.log_joint:
                 break
@@ -315,14 +338,6 @@ def _newton(target: LogPosterior, expand: Expand, start: Params | None = None) -
             return here if nats < 1e-5 else None  # as close as float32 weights can be, or stuck
         here = there
     return None
-
-
-def _expansion(
-    point: ExpansionPoint, terms: LikelihoodTerms, curvature: str, data: SecondOrder, prior: SecondOrder
-) -> Expansion:
-    total = _sum(data, prior)
-    assert data.marginal is not None
-    return Expansion(point, terms, curvature, data.gradient, data.marginal, prior.matrix, total, _inverse_root(total.matrix))
 
 
 def _whitened(root: Tensor, vectors: Float[Tensor, "*m d"]) -> Float[Tensor, "*m d"]:
@@ -399,7 +414,7 @@ def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
 def _at_mode(
     mode: str | Posterior | Params | None,
     own: Params,
-    expand: Expand,
+    expand: _Expander,
     search: Callable[[], Expansion],
 ) -> tuple[Expansion, str]:
     """Return the expansion at the mode, and a description of the mode."""
@@ -413,42 +428,8 @@ def _at_mode(
     return search(), _SEARCHED
 
 
-def _point(target: LogPosterior, state: dict[str, Tensor], data: Pair, names: tuple[str, ...]) -> ExpansionPoint:
-    """Return the target and the weights, in float64 if the model supports it."""
-    layout = Layout.of({name: state[name] for name in names})
-    target = rows_on(target, data[0].device)
-    wide = {name: _wide(value) for name, value in state.items()}
-    try:
-        with torch.no_grad():
-            target.outputs(wide, _wide(data[0][:1]))
-    except (RuntimeError, TypeError):
-        return ExpansionPoint(target, state, state, data, layout)
-    return ExpansionPoint(target.with_rows(_wide), state, wide, (_wide(data[0]), data[1]), layout)
-
-
 def _wide(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
-
-
-def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> dict[str, Tensor]:
-    """Return all weights and buffers at the mode."""
-    own = {**dict(target.model.named_parameters()), **dict(target.model.named_buffers())}
-    if isinstance(target.likelihood, torch.nn.Module):
-        parts = [*target.likelihood.named_parameters(), *target.likelihood.named_buffers()]
-        own |= {LIKELIHOOD + name: value for name, value in parts}
-    if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
-        raise ValueError(
-            f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
-            "mode=posterior.module().state_dict() if their mean is a mode."
-        )
-    given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
-    for name, value in given.items():
-        if name not in own or own[name].shape != value.shape:
-            raise ValueError(
-                f"Expected a mode of this target's model, but `{name}` of shape {tuple(value.shape)} is not in it: "
-                "use the model that the mode was found with."
-            )
-    return {name: value.detach().to(device, copy=True) for name, value in {**own, **given}.items()}
 
 
 def _inferred(target: LogPosterior, covariance: str, layer: str | None) -> tuple[str, ...]:
@@ -478,21 +459,16 @@ def _names_in(target: LogPosterior, names: tuple[str, ...], layer: str | None) -
 def _check(
     target: LogPosterior, covariance: object, curvature: object, layer: object, mode: object, linearised: object
 ) -> None:
-    if covariance not in _COVARIANCES:
-        raise ValueError(f"Expected `covariance` to be one of {', '.join(_COVARIANCES)}, but got {covariance!r}: choose one.")
-    if curvature not in (None, *_CURVATURES):
-        raise ValueError(f"Expected `curvature` to be one of {', '.join(_CURVATURES)}, but got {curvature!r}: or None.")
-    if not isinstance(mode, Posterior | Mapping) and (mode is not None and mode not in _MODES):
-        raise ValueError(
-            f"Expected `mode` to be one of {', '.join(_MODES)}, a Posterior from map_estimate, or weights by name, but got "
-            f"{mode!r}: leave it out."
-        )
+    checked_choice(covariance, "covariance", ("full", "diagonal", "last-layer"))
+    checked_choice(curvature, "curvature", ("hessian", "fisher", None))
+    checked_choice(linearised, "linearised", (True, False, None))
+    if not isinstance(mode, Posterior | Mapping):
+        remedy = "or give a Posterior from map_estimate, or weights by name"
+        checked_choice(mode, "mode", ("model", "search", None), remedy)
     if layer is not None and (covariance != "last-layer" or not isinstance(layer, str)):
         raise ValueError(
             f"Expected `layer` to be a module's name, with covariance='last-layer', but got {layer!r} with {covariance!r}: "
             "leave it out, or give both."
         )
-    if linearised not in (None, True, False):
-        raise ValueError(f"Expected `linearised` to be True, False or None, but got {linearised!r}: leave it out.")
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for laplace, but the likelihood is a density: use another method of inference.")

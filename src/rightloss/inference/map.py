@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arrays import checked_int
 from ..marginals import BatchMarginal, PoolMarginal, RunningMarginal
-from .distributions import Layout, Particles
+from ..tensors import in_mode, own_random
+from .distributions import Layout, Particles, check_finite
 from .joint_model import JointModel
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from .steps import positive_number, steps_of
 from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior
@@ -198,7 +200,7 @@ def ascend(
         label: the text of the bar.
         found: state → posterior, for `Diverged`.
     """
-    steps, lr = whole_number(search.steps, "steps", 0), positive_number(search.lr, "lr")
+    steps, lr = checked_int(search.steps, "steps", 0), positive_number(search.lr, "lr")
     leaves, state = [value.requires_grad_() for value in weights.values()], {**weights, **buffers}
     optimiser = torch.optim.Adam(leaves, lr=lr, maximize=True, fused=True)
     good = {name: value.detach().clone() for name, value in state.items()}
@@ -217,18 +219,13 @@ def ascend(
     return trace
 
 
-def rows_on(target: LogPosterior, device: Device) -> LogPosterior:
-    """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
-    return target if device is None else target.with_rows(lambda x: x.to(device))
-
-
 def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
     """Return the target with a reset marginal, without state from earlier runs.
 
     If every step uses all data, m itself is the running average. A running average or a pool is copied. Others are reset in
     place, so that an `AuxiliaryMarginal` can be used after the run; one in eval mode is not reset.
     """
-    target = rows_on(target, device)
+    target = target.on(device)
     marginal = target.marginal
     if isinstance(marginal, RunningMarginal):
         return target.with_marginal(BatchMarginal() if at_once else RunningMarginal(marginal.decay))

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
+from ..arrays import checked_int
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
-from ..tensors import as_input, tensor_of
-from .steps import ordinary, whole_number
+from ..tensors import as_input, ordinary, tensor_of
 
 Pair = tuple[Tensor, Tensor]
 Batch = tuple[Any, ...]  # x and labels, and unlabelled x where a minibatch has some
@@ -87,11 +87,11 @@ class Minibatches:
             data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
         self.x, self.y = _pair(data, device, like)
         self.num_data = len(self.y)
-        self.batch_size = len(self.y) if batch_size is None else min(whole_number(batch_size, "batch_size"), len(self.y))
+        self.batch_size = len(self.y) if batch_size is None else min(checked_int(batch_size, "batch_size", 1), len(self.y))
         if isinstance(prevalence, Prevalence):
             check_mix(self.y, prevalence)
             self.num_data = int(counting(self.y).sum())
-        self._order = _Order(len(self.y), self.batch_size, generator, self.y.device)
+        self.rows = _Rows((self.x, self.y), self.batch_size, generator)
 
     @property
     def at_once(self) -> bool:
@@ -105,34 +105,29 @@ class Minibatches:
         elif self.batch_size == len(self.y):
             pair = self.x, self.y
         else:
-            index = self._order.next(1)[0]
-            pair = self.x[index], self.y[index]
-        return pair if self.others is None else (*pair, self.others.next(1)[0])
+            pair = tuple(part[0] for part in self.rows.next(1))  # type: ignore[assignment]
+        return pair if self.others is None else (*pair, self.others.next(1)[0][0])
 
     def next_each(self, members: int) -> Batch:
         """Return the next minibatch of each of `members`, stacked; each has its own order of the data."""
         if self.loader is not None:
-            pairs = [self._of_one_size() for _ in range(members)]
-            x, y = torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+            pair = [torch.stack(part) for part in zip(*(self._of_one_size() for _ in range(members)), strict=True)]
         elif self.batch_size == len(self.y):
-            x, y = (each.expand(members, *each.shape) for each in (self.x, self.y))
+            pair = [each.expand(members, *each.shape) for each in (self.x, self.y)]
         else:
-            index = self._order.next(members)
-            x, y = self.x[index], self.y[index]
-        return (x, y) if self.others is None else (x, y, self.others.next(members))
+            pair = self.rows.next(members)
+        return (*pair, *([] if self.others is None else self.others.next(members)))
 
     def any_each(self, members: int) -> Batch:
         """Return the same with rows drawn with replacement; for a loader its next batch."""
         if self.loader is not None:
             return self.next_each(members)
-        index = torch.randint(len(self.y), (members, self.batch_size), generator=self.generator).to(self.y.device)
-        x, y = self.x[index], self.y[index]
-        return (x, y) if self.others is None else (x, y, self.others.any(members))
+        return (*self.rows.any(members), *([] if self.others is None else self.others.any(members)))
 
     @property
     def epoch(self) -> float | tuple[float | None, float] | None:
         """Return the approximate number of minibatches per epoch, also of unlabelled rows if in parts; None for a loader."""
-        own = None if self.loader is not None else len(self.y) / self.batch_size
+        own = None if self.loader is not None else self.rows.epoch
         return own if self.others is None else (own, self.others.epoch)
 
     def whole(self) -> Pair:
@@ -176,50 +171,40 @@ class Minibatches:
         raise ValueError("Expected the loader to give batches, but got none: is the data set smaller than one batch?")
 
 
-class _Order:
-    """Random row indices, without replacement within an epoch, for each of several members."""
+class _Rows:
+    """Tensors of equal length, some rows at a time; each of several members has its own order."""
 
-    def __init__(self, rows: int, size: int, generator: torch.Generator | None, device: torch.device) -> None:
-        self.rows, self.size, self.generator, self.device = rows, size, generator, device
+    def __init__(self, parts: tuple[Tensor, ...], size: int, generator: torch.Generator | None) -> None:
+        self.parts, self.size, self.generator, self.number = parts, size, generator, len(parts[0])
         self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
-
-    def next(self, members: int) -> Int[Tensor, "m n"]:
-        """Return the next `size` of each member; an incomplete last part of an epoch is dropped."""
-        if len(self._order) != members or self._at + self.size > self.rows:
-            orders = [torch.randperm(self.rows, generator=self.generator) for _ in range(members)]
-            self._order, self._at = torch.stack(orders).to(self.device), 0
-        index = self._order[:, self._at : self._at + self.size]
-        self._at += self.size
-        return index
-
-
-class _UnlabelledParts:
-    """Unlabelled rows, some of which are in each minibatch."""
-
-    def __init__(self, x: Tensor, size: int, generator: torch.Generator | None) -> None:
-        self.x, self.size, self.generator = x, size, generator
-        self._order = _Order(len(x), size, generator, x.device)
 
     @property
     def epoch(self) -> float:
-        """The approximate number of minibatches that contain all of them."""
-        return len(self.x) / self.size
+        """The approximate number of minibatches that contain all rows."""
+        return self.number / self.size
 
-    def next(self, members: int) -> Tensor:
-        """Return the next ones of each member."""
-        return self.x[self._order.next(members)]
+    def next(self, members: int) -> list[Tensor]:
+        """Return the next `size` of each member, without replacement; an incomplete last part of an epoch is dropped."""
+        if len(self._order) != members or self._at + self.size > self.number:
+            orders = [torch.randperm(self.number, generator=self.generator) for _ in range(members)]
+            self._order, self._at = torch.stack(orders), 0
+        self._at += self.size
+        return self._at_rows(self._order[:, self._at - self.size : self._at])
 
-    def any(self, members: int) -> Tensor:
+    def any(self, members: int) -> list[Tensor]:
         """Return the same number, drawn with replacement."""
-        return self.x[torch.randint(len(self.x), (members, self.size), generator=self.generator).to(self.x.device)]
+        return self._at_rows(torch.randint(self.number, (members, self.size), generator=self.generator))
+
+    def _at_rows(self, index: Int[Tensor, "m n"]) -> list[Tensor]:
+        return [part[index.to(part.device)] for part in self.parts]
 
 
-def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _UnlabelledParts | None:
+def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _Rows | None:
     """Return the rows in parts; None if there are none, or if every step uses all."""
     if unlabelled is None or unlabelled.batch_size is None or unlabelled.batch_size >= len(unlabelled.x):
         return None
     x = unlabelled.x if device is None else unlabelled.x.to(device)
-    return _UnlabelledParts(x, unlabelled.batch_size, generator)
+    return _Rows((x,), unlabelled.batch_size, generator)
 
 
 def _loader(data: Data) -> Iterable[Any] | None:

@@ -16,18 +16,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arrays import checked_int
 from ..extras import install
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
+from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
-from .distributions import DenseGaussian, Distribution, Layout, Particles
-from .fisher import likelihood_terms
+from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
-from .map import rows_on
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from .steps import positive_number, steps_of
 from .target import LogPosterior, inference_method
 
 LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data
@@ -35,7 +35,6 @@ DENSE = 100  # weights up to which the mass matrix is dense
 SPREAD = 0.2  # standard deviation of the chains' starts around one point
 
 Potential = Callable[[Tensor], Tensor]
-Weights = Callable[[Tensor], dict[str, Tensor]]
 
 
 @inference_method
@@ -83,13 +82,13 @@ def nuts(
         >>> posterior.distribution.draws.shape
         torch.Size([10, 4])
     """
-    draws, warmup, chains = whole_number(draws, "draws", 4), whole_number(warmup, "warmup", 20), whole_number(chains, "chains")
+    draws, warmup, chains = checked_int(draws, "draws", 4), checked_int(warmup, "warmup", 20), checked_int(chains, "chains", 1)
     if positive_number(target_accept, "target_accept") >= 1:
         raise ValueError(f"Expected `target_accept` to be below 1, but got {target_accept}: 0.8 is usual, 0.95 careful.")
     layout = Layout.of(target.parameters())
     if layout.size > LARGEST:
         raise ValueError(f"Expected at most {LARGEST} weights for nuts, but got {layout.size}: use sghmc.")
-    options = {"max_tree_depth": whole_number(max_tree_depth, "max_tree_depth"), "target_accept_prob": target_accept}
+    options = {"max_tree_depth": checked_int(max_tree_depth, "max_tree_depth", 1), "target_accept_prob": target_accept}
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
         batches = Minibatches(data, None, None, device, target.prevalence, target.model)
@@ -161,41 +160,14 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     def weights(vector: Tensor) -> dict[str, Tensor]:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}
 
-    begin = layout.flatten(own).double().to(batch[0].device)
-    likelihood = _in_one_pass(exact, weights, begin, batch) or _by_target(exact, weights, batch)
+    size, flat = target.num_data, replace(exact, prior=lambda params: torch.zeros(()))
+    assert size is not None
 
     def potential(vector: Tensor) -> Tensor:
-        return likelihood(vector).double() - exact.log_prior(weights(vector)).double()
+        params = weights(vector)
+        return -size * flat(params, batch)[0].double() - exact.log_prior(params).double()
 
     return potential
-
-
-def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential:
-    """Return w → the negative log-likelihood, computed by the target."""
-    size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
-    assert size is not None
-    return lambda vector: -size * flat(weights(vector), batch)[0]
-
-
-def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
-    """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
-    if target.exact or not isinstance(target.prevalence, Prevalence):
-        return None
-    terms = likelihood_terms(target, weights, begin, batch)
-    parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
-    if target.gains and any(bool((part.share == 0).any()) for part in parts):
-        return None  # fractions that underflow, or rows that are ignored
-    if len({(part.x.shape[1:], part.x.dtype) for part in terms.parts}) > 1:
-        return None
-    x, own, share = (torch.cat(each) for each in zip(*((part.x, part.own, part.share) for part in terms.parts), strict=True))
-    log_weights = (share.log() - terms.table(begin, x)).detach()
-
-    def likelihood(vector: Tensor) -> Tensor:
-        table = terms.table(vector, x)
-        own_labels = -(own * table).sum()
-        return own_labels + terms.counts @ torch.logsumexp(table + log_weights, 0) if target.gains else own_labels
-
-    return likelihood
 
 
 def _still(target: LogPosterior) -> dict[str, Tensor]:
@@ -207,7 +179,7 @@ def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
     """Return the target with p(y|w) over its own pool, or else over each batch, which is all data here."""
     if target.marginal is not None:
         return target.with_marginal(BatchMarginal())
-    return rows_on(target, device)
+    return target.on(device)
 
 
 def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:

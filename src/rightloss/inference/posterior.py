@@ -19,16 +19,15 @@ from jaxtyping import Float, Float64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..arrays import multiply_classes
+from ..arrays import checked_int, checked_level, multiply_classes
 from ..likelihoods import Categorical, Likelihood
 from ..losses.batch import check_pair
 from ..prevalence import ContinuousPrevalence, Prevalence, log_mix, without_estimate
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
-from ..tensors import as_input, first_float, own_stream, tensor_of
+from ..tensors import as_input, first_float, ordinary, own_stream, tensor_of
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
 from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
 from .prediction import Prediction, averaged
-from .steps import checked_level, ordinary, whole_number
 from .target import LogPosterior, output_shift
 
 _DRAWS = 100  # if the distribution has no number of draws
@@ -137,7 +136,7 @@ class Posterior:
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Return n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
         stream = own_stream(generator)
-        draws = self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), stream))
+        draws = self.layout.unflatten(self.distribution.sample(checked_int(n, "n", 1), stream))
         if self._intercept is None:
             return draws
         assert isinstance(self.prevalence, Prevalence)
@@ -298,7 +297,7 @@ class Posterior:
     def _count(self, samples: int | None) -> int | None:
         """Return the number of draws; None to use every particle once."""
         if samples is not None:
-            return whole_number(samples, "samples")
+            return checked_int(samples, "samples", 1)
         return None if isinstance(self.distribution, Particles) and not self.dropout else _DRAWS
 
     def _draws(self, count: int | None, block: int | None, stream: torch.Generator) -> Iterator[Float[Tensor, "m d"]]:
@@ -360,7 +359,7 @@ class Posterior:
             return [whole]
         if not isinstance(whole, Tensor):
             raise ValueError(f"Expected x as a tensor or an array to cut, but got {type(x).__name__}: leave out `batch_size`.")
-        return list(whole.split(whole_number(batch_size, "batch_size")))
+        return list(whole.split(checked_int(batch_size, "batch_size", 1)))
 
 
 def posterior_of(

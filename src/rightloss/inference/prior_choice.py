@@ -17,6 +17,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from ..arrays import checked_choice
+from ..tensors import in_mode
 from .distributions import DiagonalGaussian, Distribution
 from .joint_model import JointModel
 from .laplace import laplace_from
@@ -24,7 +26,7 @@ from .map import Search, reset_marginal
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import in_mode, positive_number
+from .steps import positive_number
 from .target import LogPosterior, inference_method
 from .vi import variational
 
@@ -92,10 +94,8 @@ def optimize_prior(
         True
     """
     low, high = _checked_bounds(bounds)
-    if by not in ("evidence", "elbo"):
-        raise ValueError(f"Expected `by` to be 'evidence' or 'elbo', but got {by!r}: choose one.")
-    if not isinstance(layers, bool):
-        raise ValueError(f"Expected `layers` to be True or False, but got {layers!r}: choose one.")
+    checked_choice(by, "by", ("evidence", "elbo"))
+    checked_choice(layers, "layers", (True, False))
     make = partial(_layer_prior, target) if prior is None else prior
     if not callable(make):
         raise ValueError(f"Expected `prior` to make a prior from a scale, but got {make!r}: write prior=gaussian_prior.")
@@ -209,11 +209,8 @@ def _line(value: Callable[[float], float], low: float, high: float) -> None:
 
 def _laplace(data: Data, search: Search, covariance: str = "full", curvature: str | None = None) -> Fit:
     """Return a function: target, start → Laplace's posterior and evidence."""
-    if covariance not in ("full", "diagonal"):
-        raise ValueError(
-            f"Expected `covariance` to be 'full' or 'diagonal', but got {covariance!r}: for the last layer alone, freeze the "
-            "others by requires_grad_(False)."
-        )
+    remedy = "for the last layer alone, freeze the others by requires_grad_(False)"
+    checked_choice(covariance, "covariance", ("full", "diagonal"), remedy)
 
     def fit(target: LogPosterior, start: Params | None) -> tuple[Posterior, float]:
         found = laplace_from(target, data, start, covariance, curvature, None, "search", None, search)

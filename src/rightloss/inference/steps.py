@@ -1,4 +1,4 @@
-"""Helpers of all methods: a progress bar, random numbers, a check for finite values, checked options.
+"""Steps with a progress bar, and a check of their size.
 
 Stage: number of steps → step numbers, with a progress bar.
 """
@@ -6,18 +6,11 @@ Stage: number of steps → step numbers, with a progress bar.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from numbers import Integral, Real
+from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ..arrays import checked_level as checked_level
 from ..extras import install
-from ..tensors import in_mode as in_mode
-from .distributions import Diverged
 
 
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
@@ -44,42 +37,8 @@ def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
             bar.advance(task)
 
 
-def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return `value`, or raise a ValueError if it is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ValueError(f"Expected `{name}` to be a whole number of at least {least}, but got {value!r}: choose one.")
-    return int(value)
-
-
 def positive_number(value: Any, name: str) -> float:
     """Return `value`, or raise a ValueError if it is not a positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ValueError(f"Expected `{name}` to be positive and finite, but got {value!r}: choose a number above 0.")
     return float(value)
-
-
-def ordinary(value: Any) -> Any:
-    """Return `value`, or a copy if it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
-    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
-
-
-def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: str = "the log posterior") -> None:
-    """Raise `Diverged`, with the posterior that `last_good` returns, if a number in `value` is not finite."""
-    if bool(torch.isfinite(value).all()):
-        return
-    raise Diverged(
-        f"Expected {what} to be finite, but step {step} gave {value.flatten()[:5].tolist()}: lower `lr`, look for NaN in "
-        "the inputs, and check their scale and the prior; the last good result is this error's `.posterior`.",
-        step,
-        last_good(),
-    )
-
-
-@contextmanager
-def own_random(seed: Any) -> Iterator[torch.Generator]:
-    """Seed torch's global generator inside, restore its state afterwards, and yield a generator with the same seed."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise ValueError(f"Expected `seed` to be a whole number, but got {seed!r}: write seed=0.")
-    with torch.random.fork_rng():
-        torch.manual_seed(int(seed))
-        yield torch.Generator().manual_seed(int(seed))

@@ -5,6 +5,7 @@ Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, the in
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,21 +19,31 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..arrays import checked_int
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..losses.batch import LabelledBatch, Labels, class_batch, full_precision
-from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of, usable
+from ..losses.batch import LabelledBatch, Labels, checked_batch
+from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure_of, usable
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
-from ..losses.streams import PopulationRows, check_unlabelled_weight, stream_batch, stream_columns, stream_terms, tables_of
+from ..losses.streams import (
+    PopulationRows,
+    check_stream_marginal,
+    check_takes_unlabelled,
+    check_unlabelled_weight,
+    stream_batch,
+    stream_columns,
+    stream_labels,
+    stream_terms,
+    tables_of,
+)
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
-from ..tensors import as_input, tensor_of
+from ..tensors import as_input, in_mode, ordinary, tensor_of
 from .exact_mix import exact_gain
 from .joint_model import JointModel
 from .minibatches import UnlabelledRows, check_mix
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import in_mode, ordinary, whole_number
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -152,7 +163,7 @@ def log_posterior(
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
-    num_data = None if num_data is None else whole_number(num_data, "num_data")
+    num_data = None if num_data is None else checked_int(num_data, "num_data", 1)
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
@@ -181,6 +192,9 @@ class LogPosterior:
         unlabelled: unlabelled rows, one more stream of the likelihood.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
+        prevalence: π, ρ and κ.
+        likelihood: outputs → table.
+        gains: whether the likelihood is the information gain, and not another loss.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -200,12 +214,18 @@ class LogPosterior:
     unlabelled: UnlabelledRows | None = None
     intercept: str | None = None
     exact: bool = False
+    prevalence: Prevalence | ContinuousPrevalence = field(init=False, repr=False)
+    likelihood: Likelihood = field(init=False, repr=False)
+    gains: bool = field(init=False, repr=False)
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
     _inference: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prevalence", self.criterion.prevalence)
+        object.__setattr__(self, "likelihood", self.criterion.likelihood)
+        object.__setattr__(self, "gains", isinstance(self.criterion, InformationGainLoss))
         object.__setattr__(self, "_joint", _Joint(self.model, self.criterion.likelihood))
         object.__setattr__(self, "_names", frozenset(_trainable(self.model, self.criterion)))
         object.__setattr__(self, "_known", frozenset(name for name, _ in _all_named(self._joint)))
@@ -214,21 +234,6 @@ class LogPosterior:
         if self.unlabelled is not None and self.marginal is not None:
             assert isinstance(self.prevalence, Prevalence)
             self.marginal.prepare(int((self.prevalence.sampling > 0).sum()) + 1)
-
-    @property
-    def prevalence(self) -> Prevalence | ContinuousPrevalence:
-        """π, ρ and κ."""
-        return self.criterion.prevalence
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """Outputs → table."""
-        return self.criterion.likelihood
-
-    @property
-    def gains(self) -> bool:
-        """Whether the likelihood is the information gain, and not another loss."""
-        return isinstance(self.criterion, InformationGainLoss)
 
     @property
     def marginal(self) -> Marginal | None:
@@ -257,7 +262,8 @@ class LogPosterior:
         if num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         uncertain = isinstance(self.prevalence, Prevalence) and self.prevalence.is_uncertain
-        return replace(self, num_data=num_data, intercept=_output_bias(self, few()) if uncertain and few is not None else None)
+        intercept = _output_bias(self, few()) if uncertain and few is not None else None
+        return self._with(num_data=num_data, intercept=intercept)
 
     def with_rows(self, move: Callable[[Tensor], Tensor]) -> LogPosterior:
         """Return a copy with `move(x)`, on another device or in another dtype, of the pool and of the unlabelled rows."""
@@ -265,13 +271,23 @@ class LogPosterior:
         if pool is not None:
             x, y = move(pool[0]), pool[1]
             pool = x, None if y is None else y.to(x.device)
-        return replace(self, pool=pool, unlabelled=unlabelled)
+        return self._with(pool=pool, unlabelled=unlabelled)
+
+    def on(self, device: str | torch.device | None) -> LogPosterior:
+        """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
+        return self if device is None else self.with_rows(lambda x: x.to(device))
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
-        return replace(
-            self, criterion=InformationGainLoss(self.prevalence, self.likelihood, marginal, self.criterion.reference)
-        )
+        options = self.prevalence, self.likelihood, marginal, self.criterion.reference
+        return replace(self, criterion=InformationGainLoss(*options, nonfinite="nan"))
+
+    def _with(self, **changes: Any) -> LogPosterior:
+        """Return a copy with other values of attributes that nothing else is made of."""
+        new = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(new, name, value)
+        return new
 
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
@@ -319,8 +335,14 @@ class LogPosterior:
         """
         if not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
-        parts = data if isinstance(data, list) else [data]
-        return log_mean([self._log_sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
+        parts = [part if isinstance(part, tuple) else (part, None) for part in (data if isinstance(data, list) else [data])]
+
+        def one(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | float]:
+            outputs = self.model(x)
+            return log_sum_of(outputs, y, self.class_terms(outputs), self.prevalence, self.likelihood)
+
+        result: Tensor = self.at(params, lambda: log_mean([one(*part) for part in parts]))
+        return result
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
         """Return `call()` with these weights in the model and the likelihood; other weights keep their values.
@@ -340,7 +362,7 @@ class LogPosterior:
 
     def class_terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms of the classes: r, ρ, κ and offsets."""
-        terms: PriorTerms = self.criterion.terms(like)
+        terms: PriorTerms = self.criterion.prior_terms.like(like)
         return terms
 
     def terms(self, like: Tensor) -> PriorTerms:
@@ -350,7 +372,7 @@ class LogPosterior:
 
     def columns(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n s"]:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
-        return table if self.unlabelled is None else stream_columns(table, self.criterion.terms(table).sampling > 0)
+        return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
     def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
@@ -413,6 +435,19 @@ class LogPosterior:
         gain = self.gains_of(table, batch.labels, terms, log_marginal)
         return gain.sum() / (batch.labels.count if batch.examples is None else batch.examples)
 
+    def labels_of(self, outputs: Tensor, y: Tensor | None, others: int = 0) -> Labels:
+        """Return the checked labels of the rows of `outputs`; with `others` unlabelled rows after them, those of the streams.
+
+        Without labels every row is of class 0.
+        """
+        if y is None:
+            y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
+        labels = checked_batch(outputs, y, self.prevalence, self.likelihood).labels
+        if not others:
+            return labels
+        multiple = self.unlabelled_mass * labels.count / others
+        return stream_labels(labels, others, self.class_terms(outputs).sampling > 0, multiple)
+
     def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
         """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""
         if self.unlabelled is None:
@@ -431,9 +466,7 @@ class LogPosterior:
         self, outputs: Tensor, y: Tensor, others: Tensor | None, group: dist.ProcessGroup | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
         """Return the batch and the prior terms of the classes; with outputs of unlabelled rows, those of the streams."""
-        assert isinstance(self.prevalence, Prevalence)
-        batch = class_batch(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
-        terms = self.class_terms(full_precision(outputs))
+        batch, terms = self.criterion.batch_and_terms(outputs, y, group)
         if others is None:
             return batch, terms
         tables = tables_of(batch, others, self.likelihood)
@@ -463,25 +496,12 @@ class LogPosterior:
         marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
         group, measure = sharing_group(None, True), None
-        if isinstance(prevalence, Prevalence):
-            batch, terms = self._batch(outputs, y, unlabelled, group)
-        else:
-            batch, terms = batch_and_terms(outputs, y, prevalence, likelihood, reference, -100, "nan", group)
+        batch, terms = self._batch(outputs, y, unlabelled, group)
         if unlabelled is None:
             measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
         likelihood = likelihood if unlabelled is None else Categorical()
         loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
         return -loss, {"outputs": outputs, "log_m": marginal.log_m}
-
-    def _log_sum(self, params: Params, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        """Return log Σ_n β_n p_r(k|x_n,w) and log n."""
-
-        def found() -> tuple[Tensor, Tensor | float]:
-            outputs = self.model(x)
-            return class_log_sum(outputs, y, self.class_terms(full_precision(outputs)), self.likelihood)
-
-        result: tuple[Tensor, Tensor | float] = self.at(params, found)
-        return result
 
 
 class _Joint(JointModel):
@@ -568,7 +588,7 @@ def _checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: An
     if loss is None or loss is InformationGainLoss:
         if pool is not None and marginal is not None:
             raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
-        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference), nonfinite="nan")
     if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
         raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
     given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
@@ -622,7 +642,7 @@ def _checked_rows(
             "elsewhere p(y|w) is that of labelled and unlabelled rows together."
         )
     if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
-        _check_minibatch_marginal(marginal)
+        check_stream_marginal(marginal)
         return None, rows
     if marginal is not None or rows.batch_size is not None:
         name = "unlabelled_batch_size" if marginal is None else "marginal"
@@ -649,28 +669,16 @@ def _checked_unlabelled(
     unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
 ) -> UnlabelledRows | None:
     """Return the rows; None if there are none with a positive weight."""
-    weight = None if weight is None else check_unlabelled_weight(weight)
-    size = None if batch_size is None else whole_number(batch_size, "unlabelled_batch_size")
+    check_unlabelled_weight(weight)
+    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
     if unlabelled is None:
         return None
-    if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):
-        raise ValueError(
-            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: its likelihood cannot use them; "
-            "use LogitAdjustedLoss or InformationGainLoss."
-        )
+    check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
     x = _inputs(unlabelled, model, "unlabelled")
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
     found = usable(PopulationRows(x, weight), criterion.prevalence, None)
     return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
-
-
-def _check_minibatch_marginal(marginal: Any) -> None:
-    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
-            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
-        )
 
 
 def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:

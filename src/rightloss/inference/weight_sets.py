@@ -28,9 +28,9 @@ from ..marginals import (
 )
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
+from ..tensors import in_mode
 from .minibatches import Batch
 from .priors import Params
-from .steps import in_mode
 from .target import LogPosterior
 
 

@@ -2,7 +2,7 @@
 
 Stage: bundled tables, CT series or files → data sets with labels, votes, patients, features and patches → views → logits.
 
-    build, bundled_tables, readings   the annotations: how the tables were made, how they are stored, as data frames
+    build, readings                   the annotations: how the tables were made; the tables, as data frames
     outlines, volumes                 readers' outlines: pixels inside, sizes, contour volumes, cached on disk
     votes, splits, sets               labels from votes; folds by patient; the paper's data sets
     npz, archive, nodulemnist         data sets from files

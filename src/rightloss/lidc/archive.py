@@ -8,7 +8,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..atomic_files import whole_file
-from .npz import Npz, open_npz
+from .npz import Npz, StoredArray, open_npz
 
 __all__ = ["Archive", "read_archive", "write_archive"]
 
 _PARTS = ("patches", "ratings", "patient_id", "spacing_mm")
 _BLOCK = 1 << 24  # bytes of patches checked at a time
-_COLUMNS_LIMIT = 1 << 30  # bytes of all columns together
 _KINDS = {  # kinds of dtypes, and their description in messages
+    "patches": ("iuf", "numbers in HU of shape (n, d, h, w) or (n, h, w), none of them 0"),
     "ratings": ("iu", "integers, a column per reader"),
     "patient_id": ("USiu", "text or integers"),
     "spacing_mm": ("iuf", "millimetres (or one number for all)"),
@@ -104,7 +103,7 @@ def read_archive(path: str | PathLike[str]) -> Archive:
         torch.Size([1, 8, 8])
     """
     file = open_npz(path)
-    _check_shapes({name: (member.shape, member.dtype) for name, member in file.members.items()}, str(file.path))
+    _check_shapes(file.members, str(file.path))
     stored = file.members["patches"].stored
     if stored:
         file.check("patches")
@@ -162,11 +161,9 @@ def write_archive(
     given |= {} if spacing_mm is None else {"spacing_mm": spacing_mm}
     arrays = {name: _as_array(value, name) for name, value in given.items()}
     images = _as_array(patches, "patches")
-    every = {"patches": images, **arrays}
-    _check_shapes({name: (array.shape, array.dtype) for name, array in every.items()}, "the archive to be written")
-    checked = _checked(images, arrays, "the archive to be written")
+    checked = checked_columns(images, arrays, "the archive to be written")
     # Ids are stored as text, ratings as small integers, the rest unchanged.
-    every |= {"patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
+    every = {"patches": images, **arrays, "patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
     with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in every.items():
             _write(archive, name, array)
@@ -209,7 +206,13 @@ def _as_array(values: int | float | ArrayLike, name: str) -> NDArray[Any]:
     return array.astype(np.str_) if array.dtype == object and all(isinstance(value, str) for value in array.flat) else array
 
 
-def _check_shapes(found: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str) -> None:
+def checked_columns(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
+    """Return the columns of an archive in the form of `Archive`; ValueError if they do not fit each other or the patches."""
+    _check_shapes({"patches": patches, **arrays}, where)
+    return _checked(patches, arrays, where)
+
+
+def _check_shapes(found: Mapping[str, NDArray[Any] | StoredArray], where: str) -> None:
     """Check names, shapes and dtypes, before any array is read."""
     missing = [name for name in _PARTS[:3] if name not in found]
     if missing:
@@ -217,31 +220,17 @@ def _check_shapes(found: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], wh
             f"Expected a nodule archive with patches, ratings and patient_id, but {where} lacks {missing} and has "
             f"{list(found)[:10]}: is it another kind of file? `read_nodulemnist` reads NoduleMNIST3D's."
         )
-    shape, dtype = found["patches"]
-    if len(shape) not in (3, 4) or 0 in shape or dtype.kind not in "iuf" or dtype.itemsize > 8:
-        raise ValueError(
-            f"Expected `patches` to be numbers of shape (n, d, h, w) or (n, h, w), none of them 0, but {where} has "
-            f"{dtype}{list(shape)}: one grey patch in HU per nodule."
-        )
-    columns = {name: each for name, each in found.items() if name != "patches"}
-    for name, each in columns.items():
-        _check_column(name, *each, shape[0], where)
-    size = sum(prod(own) * kind.itemsize for own, kind in columns.values())
-    if size > _COLUMNS_LIMIT:
-        raise ValueError(f"Expected columns of at most 1 GiB, but {where} has {size / 2**30:.0f} GiB: is it damaged?")
-
-
-def _check_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int, where: str) -> None:
-    kinds, words = _KINDS.get(name, ("biufUS", "numbers or text"))
-    if name == "ratings":
-        fits = len(shape) == 2 and shape[0] == rows and shape[1] > 0
-    else:
-        fits = shape == (rows,) or (name == "spacing_mm" and shape == ())
-    if not fits or dtype.kind not in kinds or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise ValueError(
-            f"Expected `{name}` to have a row for each of the {rows} patches, of {words}, but {where} has "
-            f"{dtype}{list(shape)}: correct it, or leave it out."
-        )
+    shape, rows = found["patches"].shape, found["patches"].shape[:1]
+    for name, array in found.items():
+        kinds, words = _KINDS.get(name, ("biufUS", "numbers or text"))
+        fits = array.shape == rows or (name == "spacing_mm" and array.shape == ())
+        if name in ("patches", "ratings"):
+            fits = array.shape[:1] == rows and 0 not in array.shape and array.ndim in ((2,) if name == "ratings" else (3, 4))
+        if not fits or array.dtype.kind not in kinds or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
+            raise ValueError(
+                f"Expected `{name}` to be {words}, a row for each nodule, but {where} has {array.dtype}{list(array.shape)} and "
+                f"patches {list(shape)}: correct it, or leave it out."
+            )
 
 
 def _checked(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:

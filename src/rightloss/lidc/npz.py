@@ -6,6 +6,7 @@ Stage: path → `Npz`: names, shapes and dtypes; name → array, or memory map.
 from __future__ import annotations
 
 import lzma
+import os
 import struct
 import zipfile
 import zlib
@@ -25,9 +26,6 @@ __all__ = ["Npz", "StoredArray", "open_npz"]
 _BLOCK = 1 << 24  # bytes read at a time
 _LIMIT = 1 << 33  # bytes of a compressed array in memory: a hostile file can be a thousand times smaller
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
-_COUNT = struct.Struct("<10xH")  # the record at the file's end: …, the number of members (all bits set: it stands elsewhere)
-_COMMENT = 1 << 16  # bytes that may follow it
-_STREAMED = 1 << 3  # flag of a member whose checksum and sizes follow it, in 12 to 24 bytes
 # Errors of the zip reader and NumPy for damaged, foreign or hostile files, line by line: streams that do not decompress or end
 # early; headers, offsets and sizes that make no sense. RuntimeError: unknown compression (NotImplementedError) and encryption.
 _DAMAGE = (
@@ -49,6 +47,10 @@ class StoredArray:
     info: zipfile.ZipInfo
 
     @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
     def stored(self) -> bool:
         """Return whether the numbers are uncompressed in the file, so that they can be memory-mapped."""
         return self.info.compress_type == zipfile.ZIP_STORED
@@ -64,18 +66,10 @@ class Npz:
 
     def read(self, name: str) -> NDArray[Any]:
         """Return the array in memory, with its checksum verified."""
-        member = self.members[name]
-        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(member.info) as file:
-            file.read(member.start)  # seeking there would switch the checksum off
-            array = np.empty(prod(member.shape), member.dtype)
-            into: Any = array.view(np.uint8)
-            for at in range(0, len(into), _BLOCK):
-                block = file.read(min(_BLOCK, len(into) - at))
-                if len(block) != min(_BLOCK, len(into) - at):
-                    raise EOFError(f"`{name}` ends early")
-                into[at : at + len(block)] = np.frombuffer(block, np.uint8)
+        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.members[name].info) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
             file.read(1)  # past the end, where the checksum is compared
-            return array.reshape(member.shape, order="F" if member.fortran else "C")
+            return array
 
     def check(self, name: str) -> None:
         """Verify the checksum of an array, reading in blocks."""
@@ -112,7 +106,9 @@ def open_npz(path: str | PathLike[str]) -> Npz:
         names = [info.filename for info in infos]
         if not infos or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
             raise zipfile.BadZipFile(f"it holds {names[:5]}, not arrays of different names")
-        _check_complete(path, infos, archive.start_dir)
+        count = _count_at_end(path)
+        if count not in (len(infos), 0xFFFF):  # one flipped bit in an entry's length hides the entries after it
+            raise zipfile.BadZipFile(f"its directory lists {len(infos)} of {count} arrays")
         members = [_member(archive, info) for info in infos]
     return Npz(path, {member.name: member for member in members}, stamp)
 
@@ -122,27 +118,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _check_complete(path: Path, infos: list[zipfile.ZipInfo], directory: int) -> None:
-    """Raise a ValueError if the directory omits a member: they must match the count at the file's end, and fill the file.
-
-    With one flipped bit in an entry's length, the zip reader reads the entries after it as a comment.
-    """
+def _count_at_end(path: Path) -> int:
+    """Return the number of members that the last record of a zip file without a comment gives; all bits set if it is larger."""
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - _COMMENT - 22))
-        tail = file.read()
-        (count,) = _COUNT.unpack_from(tail, tail.rfind(b"PK\5\6"))
-        if count not in (len(infos), 0xFFFF):
-            raise zipfile.BadZipFile(f"its directory lists {len(infos)} of {count} arrays")
-        end, more = 0, 0
-        members = {info.header_offset: info for info in infos}
-        for start in [*sorted(members), directory]:
-            if not end <= start <= end + more:
-                raise zipfile.BadZipFile(f"its directory leaves out what stands from byte {end} to {start}")
-            if info := members.get(start):
-                file.seek(start)
-                _, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
-                end = start + _LOCAL.size + sum(lengths) + info.compress_size
-                more = 24 if info.flag_bits & _STREAMED else 0
+        file.seek(-22, os.SEEK_END)
+        return int.from_bytes(file.read()[10:12], "little")
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..sampling.checks import whole_number
+from ..arrays import checked_int, checked_number
 from ..tensors import checked_generator, tensor_of
 
 __all__ = ["fixed_rotations", "inplane_views", "orthogonal_views", "random_rotations"]
@@ -56,7 +55,6 @@ def orthogonal_views(
     size: int = 32,
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
-    shifts: ArrayLike | None = None,
     rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return, for each rotation, the three orthogonal planes through the patch's centre, interpolated trilinearly.
@@ -71,7 +69,6 @@ def orthogonal_views(
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
         outside: the value beyond the centres of the outermost voxels, or None to repeat the closest voxel.
-        shifts: `(n, t, 3)`, from the patch's centre to the planes' common centre, (x, y, z) in voxels.
         rows: `(n,)`, the patches to cut, without the copy that `patches[rows]` would make. All by default.
     """
     patches = checked_patches(patches, 4)
@@ -80,9 +77,7 @@ def orthogonal_views(
     rotations = checked_rotations(rotations, len(rows)).to(patches.device, torch.float32)
     axes = rotations.flip(2) * spacing[:, None, None, None]  # rows z, y, x, as in the array
     across, down = (axes[..., columns].mT.flatten(1, 2) for columns in ([0, 0, 1], [1, 2, 2]))
-    if shifts is not None:
-        shifts = _table(shifts, "shifts", (*rotations.shape[:2], 3), patches).flip(2).repeat_interleave(3, 1)
-    return _cut(patches, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(patches, rows, across, down, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def inplane_views(
@@ -92,7 +87,6 @@ def inplane_views(
     size: int = 32,
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
-    shifts: ArrayLike | None = None,
     rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
@@ -107,7 +101,6 @@ def inplane_views(
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in pixels of the slice: a number, or `(n,)`.
         outside: as in `orthogonal_views`.
-        shifts: `(n, s, 2)`, from the slice's centre to the view's, (x, y) in pixels of the slice.
         rows: as in `orthogonal_views`.
     """
     slices = checked_patches(slices, 3)
@@ -117,23 +110,19 @@ def inplane_views(
     cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.ones_like(angles)
     if flips is not None:
         sign = torch.where(_table(flips, "flips", tuple(angles.shape), slices) != 0, -1.0, 1.0)
-    if shifts is not None:
-        shifts = _table(shifts, "shifts", (*angles.shape, 2), slices).flip(2)
     across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
-    return _cut(slices, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(slices, rows, across, down, checked_int(size, "size", 1), checked_outside(outside))
 
 
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
     """Return a tensor of real numbers that torch can gather; ValueError unless its number of axes is one of `axes`."""
     given = tensor_of(patches, "patches")
-    wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
-    if given.ndim not in axes or min(given.shape[1:]) < 2:
+    if given.ndim not in axes or min(given.shape[1:]) < 2 or given.is_complex():
+        wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
         raise ValueError(
-            f"Expected patches of shape {wanted}, at least two voxels along each axis, but got {tuple(given.shape)}: "
-            "stack them along a first axis, and leave out an axis of channels."
+            f"Expected patches of shape {wanted}, real numbers, at least two voxels along each axis, but got "
+            f"{tuple(given.shape)} of {given.dtype}: stack them along a first axis, and leave out an axis of channels."
         )
-    if given.is_complex():
-        raise ValueError(f"Expected patches of real numbers, but got {given.dtype}: take their magnitude.")
     return given.to(_WIDER.get(given.dtype, given.dtype))
 
 
@@ -155,49 +144,37 @@ def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, cou
     """Return a positive number for each of `count` examples, by default the patches; given is one for all or one for each."""
     count = len(patches) if count is None else count
     given = tensor_of(values, name).to(patches.device, torch.float32)
-    if given.shape not in ((), (count,)):
+    if given.shape not in ((), (count,)) or not bool(((given > 0) & given.isfinite()).all()):
         raise ValueError(
-            f"Expected `{name}` to be a number or of shape ({count},), but got shape {tuple(given.shape)}: "
-            "voxels are as long along all axes; resample patches in which they are not."
+            f"Expected `{name}` to be positive and finite, a number or of shape ({count},), but got {values!r}: it is the "
+            "distance of two pixels; resample patches in which it is not the same along all axes."
         )
-    if not bool(((given > 0) & given.isfinite()).all()):
-        raise ValueError(f"Expected `{name}` to be positive and finite, but got {values!r}: it is the distance of two pixels.")
     return given.expand(count)
 
 
-def is_number(value: object) -> bool:
-    """Return whether the value is a finite real number, and not a bool."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _checked_outside(outside: float | int | None) -> float | None:
-    if outside is not None and not is_number(outside):
-        raise ValueError(f"Expected `outside` to be a finite number or None, but got {outside!r}: such as -1000 HU, air.")
-    return None if outside is None else float(outside)
+def checked_outside(outside: float | int | None) -> float | None:
+    """Return the value beyond the outermost voxels, a finite number or None."""
+    return None if outside is None else checked_number(outside, "outside", remedy="such as -1000 HU, air; None repeats voxels")
 
 
 def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
     """Return finite float32 numbers of this shape, on the patches' device; None in the shape is any length from 1."""
     given = tensor_of(values, name).detach().to(patches.device, torch.float32)
     fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
-    if not fits:
+    if not fits or not bool(given.isfinite().all()):
         wanted = ", ".join("s" if length is None else str(length) for length in shape)
-        raise ValueError(
-            f"Expected `{name}` of shape ({wanted}), but got {tuple(given.shape)}: give each example as many as it has views."
-        )
-    if not bool(given.isfinite().all()):
-        raise ValueError(f"Expected `{name}` to be finite, but got NaN or infinity: find out what made them.")
+        came = f"shape {tuple(given.shape)}" if not fits else "NaN or infinity"
+        raise ValueError(f"Expected finite `{name}` of shape ({wanted}), but got {came}: a number for each view.")
     return given
 
 
 def _cut(
-    patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
+    patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, size: int, outside: float | None
 ) -> Float[Tensor, "n views size size"]:
-    """Return views whose pixel (r, c) is the value at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
+    """Return views whose pixel (r, c) is the value at centre + c · across + r · down; vectors `(n, views, axes)`."""
     steps = torch.arange(size, device=patches.device) - (size - 1) / 2
     centre = (torch.tensor(patches.shape[1:], device=patches.device) - 1) / 2
-    middle = (centre if shifts is None else centre + shifts)[..., None]
-    along, aside = (across[..., None] * steps + middle).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
+    along, aside = (across[..., None] * steps + centre[:, None]).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
     on_cpu = patches.device.type == "cpu"
     most = max(1, torch.get_num_threads() * _BLOCK // (across.shape[1] * size**2) if on_cpu else len(rows))
     blocks = zip(rows.split(most), along.unsqueeze(3).split(most, 1), aside.unsqueeze(4).split(most, 1), strict=True)
@@ -259,7 +236,7 @@ def random_rotations(
             everywhere.
         dtype: dtype of the result.
     """
-    n = whole_number(n, "n", 1)
+    n = checked_int(n, "n", 1)
     source = checked_generator(generator)
     drawn = dtype if dtype == torch.float64 else torch.float32
     quaternions = torch.randn(n, 4, generator=source, device="cpu" if source is None else source.device, dtype=drawn)
@@ -268,24 +245,18 @@ def random_rotations(
 
 def fixed_rotations(n: int) -> Float[Tensor, "n 3 3"]:
     """Return the first n of 16 fixed rotations: the identity, then each with its three planes far from all before it."""
-    n = whole_number(n, "n", 1)
-    if n > len(_SPREAD):
-        raise ValueError(f"Expected at most {len(_SPREAD)} fixed rotations, but got {n}: draw `random_rotations` instead.")
+    n = checked_int(n, "n", 1, len(_SPREAD), "draw `random_rotations` for more")
     return _matrices(torch.tensor(_SPREAD[:n], dtype=torch.float64)).float()
 
 
 def checked_rotations(rotations: Tensor, n: int) -> Float[Tensor, "n t 3 3"]:
     """Return `rotations` for n examples; ValueError if their shape is wrong, or they mirror, stretch or shear."""
-    shape = tuple(rotations.shape) if isinstance(rotations, Tensor) else type(rotations).__name__
-    if not isinstance(rotations, Tensor) or rotations.ndim != 4 or rotations.shape[2:] != (3, 3) or len(rotations) != n:
+    fits = isinstance(rotations, Tensor) and rotations.ndim == 4 and rotations.shape[2:] == (3, 3) and rotations.shape[1] > 0
+    if not fits or len(rotations) != n or not rotations.is_floating_point():
+        came = f"{tuple(rotations.shape)} of {rotations.dtype}" if isinstance(rotations, Tensor) else type(rotations).__name__
         raise ValueError(
-            f"Expected `rotations` to be a tensor of shape ({n}, t, 3, 3), t for each example, but got {shape}: "
+            f"Expected `rotations` to be a tensor of floats of shape ({n}, t, 3, 3), t for each example, but got {came}: "
             "write random_rotations(n * t).unflatten(0, (n, t))."
-        )
-    if rotations.shape[1] == 0 or not rotations.is_floating_point():
-        raise ValueError(
-            f"Expected at least one rotation of floats for each example, but got {shape} of {rotations.dtype}: "
-            "one rotation gives three views."
         )
     wide = rotations.detach().double()
     error = (wide @ wide.mT - torch.eye(3, dtype=wide.dtype, device=wide.device)).abs().amax((2, 3))

@@ -115,18 +115,8 @@ class NoduleSet:
     def subset(self, rows: ArrayLike) -> NoduleSet:
         """Return the set with only these rows: numbers or a mask."""
         numbers = row_numbers(rows, len(self))
-        index = torch.from_numpy(numbers)
-        return replace(
-            self,
-            labels=self.labels[index],
-            votes=self.votes[index],
-            ratings=None if self.ratings is None else self.ratings[index],
-            patients=None if self.patients is None else self.patients[numbers],
-            features=self.features[index],
-            nodules=self.nodules[index],
-            spacing_mm=self.spacing_mm[index],
-            places=self.places[numbers],
-        )
+        by_row: dict[str, Any] = {name: each for name, each in vars(self).items() if isinstance(each, Tensor | np.ndarray)}
+        return replace(self, **{name: each[numbers] for name, each in by_row.items()})
 
     def standardised(self, train_rows: ArrayLike) -> Float32[Tensor, "n d"]:
         """Return the features of all rows, standardised by mean and standard deviation of the training rows.

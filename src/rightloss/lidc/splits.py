@@ -5,8 +5,8 @@ Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate
 
 from __future__ import annotations
 
+import math
 from hashlib import sha256
-from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ..arrays import checked_int, checked_number
 from ..tensors import tensor_of
 
 __all__ = ["Parts", "fold_numbers", "folds", "split_labels", "train_valid_test"]
@@ -49,10 +50,8 @@ def train_valid_test(labels: ArrayLike, groups: ArrayLike | None, fold: int, num
         >>> train_valid_test([0, 1, 0, 1, 0], ["a", "a", "b", "c", "d"], fold=0, num_folds=3)
         Parts(train=tensor([2, 3]), valid=tensor([4]), test=tensor([0, 1]))
     """
-    if not _whole(num_folds) or num_folds < 3:
-        raise ValueError(f"Expected 3 folds or more, but got {num_folds!r}: one to test, one to validate, the others to train.")
-    if not _whole(fold) or not 0 <= fold < num_folds:
-        raise ValueError(f"Expected `fold` to be from 0 to {num_folds - 1}, but got {fold!r}: folds are counted from 0.")
+    checked_int(num_folds, "num_folds", 3, remedy="one to test, one to validate, the others to train")
+    checked_int(fold, "fold", 0, num_folds - 1, "folds are counted from 0")
     number, following = fold_numbers(labels, groups, num_folds, seed), (fold + 1) % num_folds
     return Parts(_rows((number != fold) & (number != following)), _rows(number == following), _rows(number == fold))
 
@@ -78,7 +77,8 @@ def fold_numbers(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 1
     if len(target) != len(names):
         raise ValueError(f"Expected a patient for each of the {len(target)} labels, but got {len(names)}: one per row.")
     people, person = np.unique(names, return_inverse=True)
-    _check_numbers(num_folds, seed, len(people))
+    checked_int(num_folds, "num_folds", 2, len(people), "a patient is never split")
+    checked_int(seed, "seed", 0, remedy="the same seed gives the same folds")
     classes, label = np.unique(target, return_inverse=True)
     counts = np.zeros((len(people), len(classes)), dtype=np.int64)
     np.add.at(counts, (person, label), 1)
@@ -106,8 +106,7 @@ def split_labels(
         >>> split_labels(torch.tensor([0, 1, 2, 3]), ["a", "a", "b", "c", "d"], share=1 / 3)
         (tensor([0, 1, 3]), tensor([2]))
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise ValueError(f"Expected `share` from 0 and below 1, but got {share!r}: 0.8 for four patients of five.")
+    checked_number(share, "share", 0, 0.9999, "0.8 for four patients of five")
     if share == 0:
         return rows, rows[:0]
     people, person = np.unique(_names(groups)[rows.numpy()], return_inverse=True)
@@ -121,7 +120,7 @@ def split_labels(
 def _assign(people: list[str], counts: list[list[int]], num_folds: int, seed: int) -> list[int]:
     """Return the fold of each person: an added patient c changes Σ_k (n_fk / N_k)² by Σ_k (2 n_fk + c_k) c_k / N_k²."""
     totals = [sum(column) for column in zip(*counts, strict=True)]
-    common = lcm(*totals)
+    common = math.lcm(*totals)
     weights = [(common // total) ** 2 for total in totals]
     sums = [[0] * len(totals) for _ in range(num_folds)]
     chosen = [0] * len(people)
@@ -165,17 +164,3 @@ def _names(groups: ArrayLike | None) -> Shaped[np.ndarray, " n"]:
             "the patient of each row."
         )
     return array.astype(np.str_)
-
-
-def _check_numbers(num_folds: int, seed: int, people: int) -> None:
-    if not _whole(num_folds) or not 2 <= num_folds <= people:
-        raise ValueError(
-            f"Expected `num_folds` from 2 to the {people} patients there are, but got {num_folds!r}: a patient is never split."
-        )
-    if not _whole(seed):
-        raise ValueError(f"Expected `seed` to be an integer, but got {seed!r}: the same seed gives the same folds.")
-
-
-def _whole(value: object) -> bool:
-    """Return whether the value is an integer of Python or NumPy."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -7,8 +7,8 @@ oriented is described at the top of `planes.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +16,14 @@ from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..arrays import log_prob_table
-from ..sampling.checks import whole_number
-from ..tensors import checked_generator, tensor_of
+from ..arrays import checked_int, checked_number, log_prob_table
+from ..tensors import checked_generator, in_mode, tensor_of
 from .planes import (
+    checked_outside,
     checked_patches,
     checked_rows,
     fixed_rotations,
     inplane_views,
-    is_number,
     orthogonal_views,
     per_example,
     random_rotations,
@@ -42,37 +41,19 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class RandomViews:
-    """Random views, drawn in each call: triplets of orthogonal planes of volumes, turned and flipped copies of slices.
-
-    Args:
-        views: how many of each patch; of volumes a multiple of 3.
-        size: pixels along the sides of a view.
-        spacing: millimetres from pixel to pixel.
-        outside: as in `orthogonal_views`.
-        shift: largest random shift of the centre along each axis, millimetres; the same for all planes of a triplet.
-        scale: largest random relative change of the spacing, the same for all views of a patch: 0.1 is 0.9 … 1.1.
-
-    Examples:
-        >>> import torch
-        >>> from rightloss.lidc import RandomViews
-        >>> RandomViews(views=9, size=32)(torch.rand(5, 64, 64, 64)).shape
-        torch.Size([5, 9, 32, 32])
-    """
+class _Cutter:
+    """What random and fixed views share; a subclass says how they are oriented."""
 
     views: int = 9
     size: int = 32
     spacing: float | int = 1.0
     outside: float | int | None = None
-    shift: float | int = 0.0
-    scale: float | int = 0.0
 
     def __post_init__(self) -> None:
-        _check_settings(self)
-        if not is_number(self.shift) or self.shift < 0:
-            raise ValueError(f"Expected `shift` to be millimetres from 0, but got {self.shift!r}: 0 leaves it out.")
-        if not is_number(self.scale) or not 0 <= self.scale < 1:
-            raise ValueError(f"Expected `scale` to be a share from 0 and below 1, but got {self.scale!r}: 0 leaves it out.")
+        checked_int(self.views, "views", 1)
+        checked_int(self.size, "size", 1)
+        checked_number(self.spacing, "spacing", 1e-6, remedy="millimetres between pixels")
+        checked_outside(self.outside)
 
     def __call__(
         self,
@@ -85,27 +66,53 @@ class RandomViews:
 
         Args:
             patches: `(n, d, h, w)` or `(n, h, w)`.
-            generator: as in `random_rotations`.
+            generator: as in `random_rotations`; fixed views do not use it.
             spacing_mm: a number, or `(n,)`.
             rows: as in `orthogonal_views`; `spacing_mm` is theirs.
         """
         patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
-        source, n, axes = checked_generator(generator), len(rows), patches.ndim - 1
-        groups = self.views // 3 if axes == 3 else self.views
-        shifts = None
-        if self.shift:
-            shifts = _uniform((n, groups, axes), source, patches) * (spacing * self.shift / self.spacing)[:, None, None]
-        if self.scale:
-            spacing = spacing * (1 + self.scale * _uniform((n,), source, patches))
-        if axes == 3:
-            rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, shifts, rows)
-        angles, flips = math.pi * _uniform((n, groups), source, patches), _uniform((n, groups), source, patches) < 0
-        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, shifts, rows)
+        if patches.ndim == 4:
+            rotations = self._rotations(len(rows), self.views // 3, generator, patches.device)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
+        angles, flips = self._turns(len(rows), generator, patches.device)
+        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, rows)
+
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        raise NotImplementedError
+
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class FixedViews:
+class RandomViews(_Cutter):
+    """Random views, drawn in each call: triplets of orthogonal planes of volumes, turned and flipped copies of slices.
+
+    Args:
+        views: how many of each patch; of volumes a multiple of 3.
+        size: pixels along the sides of a view.
+        spacing: millimetres from pixel to pixel.
+        outside: as in `orthogonal_views`.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc import RandomViews
+        >>> RandomViews(views=9, size=32)(torch.rand(5, 64, 64, 64)).shape
+        torch.Size([5, 9, 32, 32])
+    """
+
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return random_rotations(n * triplets, generator, device).unflatten(0, (n, triplets))
+
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        source = checked_generator(generator)
+        on = "cpu" if source is None else source.device
+        angles, flips = (torch.rand((n, self.views), generator=source, device=on).to(device) * 2 - 1 for _ in range(2))
+        return math.pi * angles, flips < 0
+
+
+@dataclass(frozen=True)
+class FixedViews(_Cutter):
     """Fixed views, equal in each call, for evaluation.
 
     Of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal first, up to 48 views; of slices any number of
@@ -124,28 +131,11 @@ class FixedViews:
         torch.Size([5, 3, 32, 32])
     """
 
-    views: int = 9
-    size: int = 32
-    spacing: float | int = 1.0
-    outside: float | int | None = None
+    def _rotations(self, n: int, triplets: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return fixed_rotations(triplets).expand(n, -1, 3, 3)
 
-    def __post_init__(self) -> None:
-        _check_settings(self)
-
-    def __call__(
-        self,
-        patches: ArrayLike,
-        generator: torch.Generator | None = None,
-        spacing_mm: float | int | ArrayLike = 1.0,
-        rows: Int64[Tensor, " n"] | None = None,
-    ) -> Float[Tensor, "n views size size"]:
-        """Return views, with the arguments of `RandomViews`; the generator is not used."""
-        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
-        if patches.ndim == 4:
-            rotations = fixed_rotations(self.views // 3).expand(len(rows), -1, 3, 3)
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows=rows)
-        angles = torch.arange(self.views) * (2 * math.pi / self.views)
-        return inplane_views(patches, angles.expand(len(rows), -1), None, self.size, spacing, self.outside, rows=rows)
+    def _turns(self, n: int, generator: torch.Generator | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        return (torch.arange(self.views) * (2 * math.pi / self.views)).expand(n, -1), None
 
 
 @torch.no_grad()
@@ -181,7 +171,7 @@ def average_over_views(
         tensor([-0.6931, -0.6931])
     """
     patches = checked_patches(patches, 3, 4)
-    draws, rows = whole_number(draws, "draws", 1), whole_number(batch_size, "batch_size", 1)
+    draws, rows = checked_int(draws, "draws", 1), checked_int(batch_size, "batch_size", 1)
     spacing = per_example(spacing_mm, "spacing_mm", patches)
     if not callable(model) or not callable(cutter):
         raise ValueError(
@@ -190,7 +180,7 @@ def average_over_views(
         )
     given = [patches, spacing, *_checked_extra(extra, len(patches))]
     batches = zip(*(each.split(rows) for each in given), strict=True)
-    with _evaluating(model):
+    with in_mode(model, training=False) if isinstance(model, nn.Module) else nullcontext():
         return torch.cat([_log_mean(model, cutter, draws, generator, *batch) for batch in batches])
 
 
@@ -210,50 +200,16 @@ def _log_mean(
 
 
 def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
-    if not isinstance(extra, tuple | list):
-        raise ValueError(f"Expected `extra` to be a tuple of tensors, but got {type(extra).__name__}: write extra=(metadata,).")
     found = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
     for number, each in enumerate(found):
         if each.shape[:1] != (n,):
-            raise ValueError(
-                f"Expected a row for each of the {n} patches in `extra`, but extra[{number}] has shape {tuple(each.shape)}: "
-                "take both from the same rows."
-            )
+            came = f"extra[{number}] has shape {tuple(each.shape)}: write extra=(metadata,), of the same rows"
+            raise ValueError(f"Expected a row for each of the {n} patches in `extra`, but {came}.")
     return found
 
 
-@contextmanager
-def _evaluating(model: Callable[..., Tensor]) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches: Tensor) -> Tensor:
-    """Return uniform numbers in [−1, 1), drawn on the generator's device."""
-    drawn = torch.rand(shape, generator=generator, device="cpu" if generator is None else generator.device)
-    return drawn.to(patches.device) * 2 - 1
-
-
-def _check_settings(cutter: RandomViews | FixedViews) -> None:
-    whole_number(cutter.views, "views", 1)
-    whole_number(cutter.size, "size", 1)
-    if not is_number(cutter.spacing) or cutter.spacing <= 0:
-        raise ValueError(
-            f"Expected `spacing` to be a positive number of millimetres, but got {cutter.spacing!r}: "
-            "what differs from patch to patch is `spacing_mm` of the call."
-        )
-    if cutter.outside is not None and not is_number(cutter.outside):
-        raise ValueError(f"Expected `outside` to be a finite number or None, but got {cutter.outside!r}: such as 0.")
-
-
 def _ready(
-    cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
+    cutter: _Cutter, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
 ) -> tuple[Tensor, Int64[Tensor, " n"], Float[Tensor, " n"]]:
     """Return the checked patches and rows to cut, and the spacing of a view's pixels in voxels of each patch."""
     patches = checked_patches(patches, 3, 4)

@@ -19,11 +19,21 @@ from jaxtyping import Float16, Float64, Int32, UInt8
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..arrays import checked_int
 from ..atomic_files import whole_file
-from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 from .npz import open_npz
 from .outlines import Mask, mask_of
-from .readings import NUM_NODULES, nodule_table, reading_table, scan_table
+from .readings import (
+    DATA,
+    NUM_NODULES,
+    OUTLINES,
+    READINGS,
+    SCANS,
+    nodule_table,
+    reading_table,
+    scan_table,
+    shipped_outlines,
+)
 
 FORMAT = 1  # version of the cached file: increase it when the same outlines give other volumes
 FEW = 100  # up to this number of nodules, volumes are computed without the cache
@@ -78,8 +88,7 @@ def _checked(nodules: int | ArrayLike, size: int) -> list[int]:
             f"Expected numbers of nodules, 0 to {NUM_NODULES - 1}, but got {nodules!r}: take "
             "the column `nodule` of `nodules()`."
         )
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
-        raise ValueError(f"Expected `size` to be a whole number of voxels from 1 to 512, but got {size!r}: the paper takes 64.")
+    checked_int(size, "size", 1, 512, "voxels; the paper takes 64")
     return wanted.tolist()
 
 
@@ -88,7 +97,7 @@ def _tables_digest() -> str:
     return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in (OUTLINES, READINGS, SCANS))).hexdigest()
 
 
-def _kept(path: Path, size: int) -> Drawn | None:
+def _kept(path: Path, size: int) -> VoxelVotes | None:
     """Return the result of an earlier call, or None if there is none or it is damaged."""
     try:
         file = open_npz(path)
@@ -96,10 +105,10 @@ def _kept(path: Path, size: int) -> Drawn | None:
     except (FileNotFoundError, ValueError, KeyError):
         return None
     fits = counts.shape == (NUM_NODULES,) and voxels.shape == votes.shape == (counts.sum(),)
-    return Drawn(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None
+    return VoxelVotes(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None
 
 
-def _keep(path: Path, drawn: Drawn) -> None:
+def _keep(path: Path, drawn: VoxelVotes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
@@ -111,7 +120,7 @@ def _keep(path: Path, drawn: Drawn) -> None:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class VoxelVotes:
     """The voxels of some nodules that at least one reader drew inside, with their votes, in sparse form.
 
     Attributes:
@@ -124,15 +133,15 @@ class Drawn:
     voxels: Int32[np.ndarray, " v"]
     votes: UInt8[np.ndarray, " v"]
 
-    def rows(self, wanted: Sequence[int]) -> Drawn:
+    def rows(self, wanted: Sequence[int]) -> VoxelVotes:
         """Return the voxels of these nodules, in this order."""
         counts = self.counts[list(wanted)]
         starts = (np.cumsum(self.counts) - self.counts)[list(wanted)]
         places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return Drawn(counts, self.voxels[places], self.votes[places])
+        return VoxelVotes(counts, self.voxels[places], self.votes[places])
 
 
-def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) -> Drawn:
+def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) -> VoxelVotes:
     """Compute the voxels of these nodules; `progress` is called with (done, total) after each."""
     voxels, votes = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
     for row, nodule in enumerate(nodules):
@@ -142,7 +151,7 @@ def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) ->
         if progress is not None:
             progress(row + 1, len(nodules))
     counts = np.array([len(part) for part in voxels[1:]], np.int32)
-    return Drawn(counts, np.concatenate(voxels), np.concatenate(votes))
+    return VoxelVotes(counts, np.concatenate(voxels), np.concatenate(votes))
 
 
 def contour_votes(nodule: int, size: int = 64) -> UInt8[np.ndarray, "d h w"]:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..arrays import checked_choice
 from ..tensors import tensor_of
 
 __all__ = ["RULES", "UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
@@ -55,10 +56,7 @@ def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
 
 def binary_labels(votes: ArrayLike, rule: str = "majority") -> Int64[Tensor, " n"]:
     """Return 0 (benign), 1 (malignant) or `UNDECIDED` (−1) from ratings `(n, 5)`: majority or mean below, above or at 3."""
-    if rule not in RULES:
-        raise ValueError(
-            f"Expected `rule` in {RULES}, but got {rule!r}: the majority gives the paper's counts, the mean is its text."
-        )
+    checked_choice(rule, "rule", RULES, "the majority gives the paper's counts, the mean is its text")
     above = (majority(votes) + 1 if rule == "majority" else expected_score(votes)) - 3
     return torch.where(above.abs() < _ROUNDING, UNDECIDED, (above > 0).long())
 

@@ -10,12 +10,13 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arrays import map_of, rows_of
+from ..arrays import checked_choice, map_of, rows_of
 from ..likelihoods import Bernoulli, Findings, Likelihood
-from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
+from ..marginals import gather_ranks, sum_over_ranks
 from ..prevalence import (
     AnyPrevalence,
     ContinuousPrevalence,
@@ -24,6 +25,7 @@ from ..prevalence import (
     PrevalenceWarning,
     check_findings,
 )
+from ..tensors import cannot_be_read
 from ..tensors import full_precision as full_precision
 
 NonFinite = Literal["raise", "nan"]
@@ -68,6 +70,17 @@ class LabelledBatch:
         if loss.ndim == 2:
             return map_of(loss.T, (self.shape[0], self.shape[1], *self.shape[2:]))
         return loss.reshape(self.shape)
+
+    def cross_entropy(self, offset: Tensor | None, reduction: Reduction) -> Tensor:
+        """Return that of a softmax of logits + offset and int labels, by torch's function; nothing is ignored or weighted."""
+        logits = check_finite_rows(full_precision(self.outputs), self.nonfinite)
+        if offset is not None:
+            logits = logits + (offset if logits.ndim == 2 else offset.view(-1, *(1 for _ in logits.shape[2:])))
+        assert self.labels.index is not None
+        target = self.labels.index if logits.ndim == 2 else self.labels.index.view(self.shape)
+        if reduction == "mean" and self.examples is not None:
+            return F.cross_entropy(logits, target, reduction="sum") / self.examples
+        return F.cross_entropy(logits, target, reduction=reduction)
 
     def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | float | Tensor:
         """Return the divisor of a mean; with several ranks, the average count per rank."""
@@ -162,6 +175,14 @@ class Labels:
             return None if self.multiples is None else self.multiples.to(dtype)
         return self.mask(self.valid.to(dtype))
 
+    def counted_votes(self, like: Tensor) -> Float[Tensor, "*sets n k"]:
+        """Return v_nk times the multiple of each row, in the dtype of `like`; rows of 0 where ignored."""
+        if self.index is None:
+            assert self.votes is not None
+            return self.votes.to(like) if self.multiples is None else (self.votes * self.multiples.unsqueeze(-1)).to(like)
+        votes, counted = F.one_hot(self.index, self.size).to(like), self.row_weights(like.dtype)
+        return votes if counted is None else votes * counted.unsqueeze(-1)
+
     def in_sets(self, sets: int) -> Labels:
         """Return the labels `(sets · n,)`, ordered by set, as `(sets, n)`."""
 
@@ -188,6 +209,29 @@ class Labels:
 def wide(tensor: Tensor) -> Tensor:
     """Return `tensor` in float64, if the device supports it."""
     return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def checked_batch(
+    outputs: Tensor,
+    target: Tensor,
+    prevalence: AnyPrevalence,
+    likelihood: Likelihood,
+    ignore_index: int | None = -100,
+    nonfinite: NonFinite = "raise",
+    group: dist.ProcessGroup | None = None,
+    sample_weight: Tensor | None = None,
+) -> LabelledBatch:
+    """Return a batch for classes, for several findings, or for regression."""
+    if isinstance(prevalence, Prevalence):
+        return class_batch(outputs, target, likelihood, prevalence.num_classes, ignore_index, nonfinite, sample_weight)
+    if isinstance(prevalence, MultilabelPrevalence):
+        return finding_batch(outputs, target, prevalence, ignore_index, nonfinite, sample_weight)
+    if sample_weight is not None:
+        raise ValueError(
+            "Expected no `sample_weight` in regression, but got one: the labels are also the support of the marginal; repeat "
+            "rows instead."
+        )
+    return regression_batch(outputs, target, likelihood, nonfinite, group)
 
 
 def class_batch(
@@ -395,10 +439,8 @@ def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
 
 def check_options(reduction: object, nonfinite: object, ignore_index: object) -> None:
     """Validate the options of a loss."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
-    if nonfinite not in ("raise", "nan"):
-        raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
+    checked_choice(reduction, "reduction", ("mean", "sum", "none"))
+    checked_choice(nonfinite, "nonfinite", ("raise", "nan"))
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
         raise ValueError(
             f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {ignore_index!r}: "

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -24,30 +22,25 @@ from ..marginals import (
     sharing_group,
     sum_over_ranks,
 )
-from ..prevalence import AnyPrevalence, ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence
+from ..prevalence import AnyPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence
 from .batch import (
     UNREAD,
     LabelledBatch,
     NonFinite,
     Reduction,
-    check_finite_rows,
     check_options,
     check_pair,
-    class_batch,
-    finding_batch,
+    checked_batch,
     full_precision,
-    regression_batch,
 )
 from .fused import LARGE, fused_cross_entropy, fused_loss
 from .gain import (
     PriorTerms,
     at_reference,
-    class_terms,
-    continuous_terms,
     example_log_weights,
-    finding_terms,
     gain_of_rows,
     log_sum,
+    prior_terms,
     realised_frequencies,
 )
 from .streams import EVIDENCE, PopulationRows, Tables, stream_batch, tables_of, unreduced_shape, with_evidence
@@ -230,20 +223,8 @@ def batch_and_terms(
     sample_weight: Tensor | None = None,
 ) -> tuple[LabelledBatch, PriorTerms]:
     """Return the checked batch, and the prior terms of its labels."""
-    if isinstance(prevalence, ContinuousPrevalence):
-        if sample_weight is not None:
-            raise ValueError(
-                "Expected no `sample_weight` in regression, but got one: the labels are also the support of the marginal; "
-                "repeat rows instead."
-            )
-        batch = regression_batch(logits, target, likelihood, nonfinite, group)
-        assert batch.support is not None
-        return batch, continuous_terms(prevalence, reference, batch.support)
-    if isinstance(prevalence, MultilabelPrevalence):
-        batch = finding_batch(logits, target, prevalence, ignore_index, nonfinite, sample_weight)
-        return batch, finding_terms(prevalence, reference, full_precision(batch.outputs[:0]))
-    batch = class_batch(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite, sample_weight)
-    return batch, class_terms(prevalence, reference, full_precision(batch.outputs[:0]))
+    batch = checked_batch(logits, target, prevalence, likelihood, ignore_index, nonfinite, group, sample_weight)
+    return batch, prior_terms(prevalence, reference, full_precision(batch.outputs[:0]), batch.support)
 
 
 def likelihood_of(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
@@ -277,11 +258,8 @@ def measure_of(
     ignore_index: int | None,
 ) -> Measure:
     """Return the function that estimates the marginal over other data, at this batch's support, for a `MinibatchEstimate`."""
-    options: dict[str, Any] = {"terms": terms, "likelihood": likelihood, "nonfinite": batch.nonfinite}
-    if not isinstance(prevalence, ContinuousPrevalence):
-        return partial(class_log_sum, ignore_index=ignore_index, **options)
-    assert batch.support is not None
-    return partial(density_log_sum, support=batch.support, prevalence=prevalence, reference=reference, **options)
+    others = prevalence, likelihood, reference, ignore_index, batch.nonfinite, batch.support
+    return lambda outputs, target: log_sum_of(outputs, target, terms, *others)
 
 
 def loss_of_batch(
@@ -422,17 +400,13 @@ def cross_entropy(
         table = at_reference(likelihood.table(batch.rows(), batch.support), log_offset)
         loss = labels.mask(-labels.gather(table if weights is None else table * weights))
         return batch.reduce(loss, reduction, group)
-    plain = labels.valid is None and labels.multiples is None and weights is None
-    if plain and group is None and reduction != "none" and batch.outputs.numel() > LARGE and not cannot_be_read(batch.outputs):
+    plain = labels.valid is None and labels.multiples is None and weights is None and group is None and reduction != "none"
+    if plain and batch.outputs.numel() > LARGE and not cannot_be_read(batch.outputs):
         if (fused := fused_cross_entropy(batch, log_offset, reduction)) is not None:
             return fused
-    logits = check_finite_rows(full_precision(batch.outputs), batch.nonfinite)
-    if log_offset is not None:
-        logits = logits + (log_offset if logits.ndim == 2 else log_offset.view(-1, *(1 for _ in logits.shape[2:])))
-    target = labels.index if logits.ndim == 2 else labels.index.view(batch.shape)
-    if plain and group is None and reduction != "none" and batch.examples is None:
-        return F.cross_entropy(logits, target, reduction=reduction)
-    rows = labels.mask(F.cross_entropy(logits, target, reduction="none").flatten())
+    if plain and batch.examples is None:
+        return batch.cross_entropy(log_offset, reduction)
+    rows = labels.mask(batch.cross_entropy(log_offset, "none").flatten())
     return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction, group)
 
 
@@ -446,43 +420,31 @@ def importance(terms: PriorTerms) -> Float[Tensor, ...]:
     return terms.log_importance.exp()
 
 
-def class_log_sum(
+def log_sum_of(
     outputs: Tensor,
     target: Tensor | None,
     terms: PriorTerms,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood,
+    reference: Any = None,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "nan",
+    support: Tensor | None = None,
 ) -> tuple[Float[Tensor, " k"], Tensor | float]:
-    """Return log Σ_n β_n p_r(k|x_n,w) and log n over a data set, such as a pool; without labels β = 1."""
+    """Return log Σ_n β_n p_r(k|x_n,w) and log n over a data set, such as a pool; without labels β = 1.
+
+    In regression it is that of the labels `support` of another batch.
+    """
+    log_weights = None
     if target is None:
         check_unlabelled(terms)
-        target = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
-        data, log_weights = class_batch(outputs, target, likelihood, len(terms.reference), -100, nonfinite), None
+        dtype = torch.long if support is None else outputs.dtype
+        nothing = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=dtype, device=outputs.device)
+        data = checked_batch(outputs, nothing, prevalence, likelihood, -100, nonfinite)
     else:
-        data = class_batch(outputs, target, likelihood, len(terms.reference), ignore_index, nonfinite)
-        log_weights = example_log_weights(terms, data.labels)
-    log_probs = at_reference(likelihood.table(data.rows()), terms.log_offset)
-    return log_sum(log_probs, data.labels, log_weights), data.labels.log_count(log_probs)
-
-
-def density_log_sum(
-    outputs: Tensor,
-    target: Tensor | None,
-    terms: PriorTerms,
-    likelihood: Likelihood,
-    support: Tensor,
-    prevalence: ContinuousPrevalence,
-    reference: Any,
-    nonfinite: NonFinite,
-) -> tuple[Float[Tensor, " k"], Tensor | float]:
-    """Return the same for a density, at the support of another batch."""
-    if target is None:
-        check_unlabelled(terms)
-        data, log_weights = regression_batch(outputs, outputs.new_zeros(len(outputs)), likelihood, nonfinite), None
-    else:
-        data, own = regression_batch(outputs, target, likelihood, nonfinite), continuous_terms(prevalence, reference, target)
-        log_weights = None if own.plain else (own.reference / own.sampling).log()
+        data = checked_batch(outputs, target, prevalence, likelihood, ignore_index, nonfinite)
+        own = terms if support is None else prior_terms(prevalence, reference, outputs, target)
+        log_weights = example_log_weights(own, data.labels)
     log_probs = at_reference(likelihood.table(data.rows(), support), terms.log_offset)
     return log_sum(log_probs, data.labels, log_weights), data.labels.log_count(log_probs)
 
@@ -509,7 +471,5 @@ def _checked(
     """Check the arguments of a loss without a marginal."""
     check_options(reduction, nonfinite, ignore_index)
     likelihood = likelihood_of(likelihood, prevalence)
-    batch, terms = batch_and_terms(
-        logits, target, prevalence, likelihood, None, ignore_index, nonfinite, sample_weight=sample_weight
-    )
-    return batch, terms, likelihood
+    options = likelihood, None, ignore_index, nonfinite, None, sample_weight
+    return *batch_and_terms(logits, target, prevalence, *options), likelihood

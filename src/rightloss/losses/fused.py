@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import lru_cache
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..arrays import map_of, rows_of
@@ -42,41 +41,44 @@ def fused_loss(
     reduction: Reduction,
 ) -> Tensor:
     """Return the negative of `gain_of_rows`, reduced to a mean or a sum, for a softmax and int labels on a CPU."""
-    keep = batch.outputs.requires_grad and torch.is_grad_enabled()
-    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING:
-        loss, gradient, log_q = _closed_form(batch, terms, sampling, log_q_of, reduction, keep)
+    with _full_precision():
+        loss, gradient, log_q = _closed_form(batch, terms, sampling, log_q_of, reduction, _needs_gradient(batch))
+    options = terms, sampling, log_q_of if log_q is None else lambda _: log_q, reduction
     if loss is None:
-        return _composed(batch, terms, sampling, log_q_of if log_q is None else lambda _: log_q, reduction)
-    if keep:
-        loss = _WithGradient.apply(batch.outputs, batch, terms, sampling, log_q, reduction, loss, gradient)
-    return loss
+        return _composed(batch, *options)
+    if gradient is None:
+        return loss
+    again = partial(_closed_form, keep=True), _composed, options
+    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)
 
 
 def fused_cross_entropy(batch: LabelledBatch, offset: Tensor | None, reduction: Reduction) -> Tensor | None:
     """Return the cross-entropy of a softmax of logits + offset and int labels, all used; None if log space is needed."""
-    keep = batch.outputs.requires_grad and torch.is_grad_enabled()
-    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING:
-        found = _blocks_of_cross_entropy(batch, offset, reduction, keep)
-    if found is None or not keep:
-        return None if found is None else found[0]
-    assert batch.labels.index is not None
-    loss: Tensor = _CrossEntropy.apply(batch.outputs, batch.labels.index, batch, offset, reduction, *found)
-    return loss
+    with _full_precision():
+        loss, gradient = _blocks_of_cross_entropy(batch, offset, reduction, _needs_gradient(batch))
+    if loss is None or gradient is None:
+        return loss
+    again = partial(_blocks_of_cross_entropy, keep=True), LabelledBatch.cross_entropy, (offset, reduction)
+    return _WithGradient.apply(batch.outputs, batch, again, loss, gradient)
+
+
+def _needs_gradient(batch: LabelledBatch) -> bool:
+    return batch.outputs.requires_grad and torch.is_grad_enabled()
+
+
+def _full_precision() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING
 
 
 def _blocks_of_cross_entropy(
     batch: LabelledBatch, offset: Tensor | None, reduction: Reduction, keep: bool
-) -> tuple[Tensor, Tensor | None] | None:
-    """Return the loss and its gradient `g (p_nk − v_nk)`, in one pass over blocks; None if log space is needed."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the loss (None if log space is needed), and its gradient `g (p_nk − v_nk)`, in one pass over blocks."""
     logits, index = full_precision(_flat(batch.outputs.detach())), batch.labels.index
     assert index is not None
     columns = _in_columns(logits)
     g = 1 / float(len(index) if batch.examples is None else batch.examples) if reduction == "mean" else 1.0
-    gradient: Tensor | None = None
-    if keep:
-        turned = columns and logits.ndim == 2  # same memory layout as the blocks
-        gradient = torch.empty(logits.shape[::-1] if turned else logits.shape, dtype=logits.dtype)
-        gradient = gradient.t() if turned else gradient
+    gradient = _empty_like_blocks(logits, columns) if keep else None
     total, blocks = torch.zeros((), dtype=torch.float64), _blocks(logits, columns)
     into = [(None, None)] * len(blocks) if gradient is None else _blocks(gradient, columns)
     added = offset[:, None] if columns and offset is not None else offset
@@ -85,38 +87,18 @@ def _blocks_of_cross_entropy(
         labels = _like(index if rows is None else index[rows], p)
         own = p.gather(1, labels)
         if not (float(own.amin()) > TINY[p.dtype] and math.isfinite(float(z.sum()))):
-            return None
+            return None, None
         total += own.log_().sum()
         if keep:
             p.mul_(g).scatter_add_(1, labels, p.new_full((1,), -g).expand(labels.shape))
     return total.mul_(-g).to(logits.dtype), None if gradient is None else _as_outputs(gradient, batch, columns)
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """A cross-entropy with its precomputed gradient; second backward passes and derivatives use torch's own."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, index: Tensor, batch: LabelledBatch, offset: Tensor | None, *rest: Any) -> Tensor:
-        reduction, loss, ctx.gradient = rest
-        ctx.save_for_backward(logits, index)
-        ctx.facts = offset, reduction, batch.shape, batch.examples
-        result: Tensor = loss
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (logits, index), (gradient, ctx.gradient) = ctx.saved_tensors, (ctx.gradient, None)
-        if gradient is None or torch.is_grad_enabled():
-            offset, reduction, shape, examples = ctx.facts
-            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-                z = logits if logits.requires_grad else logits.detach().requires_grad_()
-                moved = full_precision(z) if offset is None else full_precision(z) + offset.view(-1, *[1] * (z.ndim - 2))
-                loss = F.cross_entropy(moved, index.view(shape), reduction="sum")
-                loss = loss / (len(index) if examples is None else examples) if reduction == "mean" else loss
-                (gradient,) = torch.autograd.grad(loss, z, grads[0], create_graph=ctx.needs_input_grad[0])
-            return gradient, None, None, None, None, None, None
-        scale = float(grads[0])
-        return gradient if scale == 1 else gradient.mul_(scale), None, None, None, None, None, None
+def _empty_like_blocks(logits: Tensor, columns: bool) -> Tensor:
+    """Return an empty tensor of the logits' shape with the memory layout of the blocks."""
+    if columns and logits.ndim == 2:
+        return torch.empty(logits.shape[::-1], dtype=logits.dtype).t()
+    return torch.empty(logits.shape, dtype=logits.dtype)
 
 
 def _composed(
@@ -131,46 +113,36 @@ def _composed(
 
 
 class _WithGradient(torch.autograd.Function):
-    """A loss with its precomputed gradient; second backward passes recompute it, second derivatives use `gain_of_rows`."""
+    """A loss with its precomputed gradient. `again` computes them once more, after the backward pass has freed the gradient.
+
+    It has two functions and their arguments besides the batch: one returns loss and gradient, the other a loss of torch
+    operations, for second derivatives.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, batch: LabelledBatch, terms: PriorTerms, *rest: Any) -> Tensor:
-        sampling, log_q, reduction, loss, gradient = rest
+    def forward(ctx: Any, logits: Tensor, batch: LabelledBatch, again: Any, loss: Tensor, gradient: Tensor) -> Tensor:
         labels = batch.labels
         # tensors as long as the batch are saved by autograd: freed after the backward pass, and checked for changes
         ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples)
-        ctx.facts = (
-            batch.shape,
-            batch.nonfinite,
-            batch.examples,
-            labels.size,
-            labels.count,
-            labels.filler,
-            terms,
-            sampling,
-            log_q,
-            reduction,
-        )
-        ctx.gradient = gradient
-        result: Tensor = loss
-        return result
+        ctx.facts = batch.shape, batch.nonfinite, batch.examples, labels.size, labels.count, labels.filler
+        ctx.again, ctx.gradient = again, gradient
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         logits, index, valid, multiples = ctx.saved_tensors
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None or torch.is_grad_enabled():
-            shape, nonfinite, examples, size, count, filler, terms, sampling, log_q, reduction = ctx.facts
+            shape, nonfinite, examples, size, count, filler = ctx.facts
             labels = Labels(index, None, valid, size, count, filler, multiples)
-            batch = LabelledBatch(logits, labels, None, shape, nonfinite, examples)
-            arguments = batch, terms, sampling, lambda _: log_q, reduction
-            if torch.is_grad_enabled():  # create_graph=True
-                (gradient,) = torch.autograd.grad(_composed(*arguments), logits, grads[0], create_graph=True)
-                return gradient, None, None, None, None, None, None, None
+            batch, (closed, composed, options) = LabelledBatch(logits, labels, None, shape, nonfinite, examples), ctx.again
             with torch.autocast("cpu", enabled=False):
-                _, gradient, _ = _closed_form(*arguments, True)
+                if torch.is_grad_enabled():  # create_graph=True
+                    (gradient,) = torch.autograd.grad(composed(batch, *options), logits, grads[0], create_graph=True)
+                    return gradient, None, None, None, None
+                gradient = closed(batch, *options)[1]
         scale = float(grads[0])
-        return gradient if scale == 1 else gradient.mul_(scale), None, None, None, None, None, None, None
+        return gradient if scale == 1 else gradient.mul_(scale), None, None, None, None
 
 
 def _closed_form(
@@ -224,10 +196,7 @@ def _sweep(
         p, own, sums, safe = _sweep_block(blocks[0][1], index, offset, weights, None)
         probs = p[0].t() if columns and logits.ndim == 2 else p
     else:
-        turned = columns and logits.ndim == 2  # same memory layout as the blocks
-        shape = logits.shape if keep else (0,)
-        probs = torch.empty(shape[::-1] if turned else shape, dtype=logits.dtype)
-        probs = probs.t() if turned else probs
+        probs = _empty_like_blocks(logits, columns) if keep else logits
         own, sums, safe = torch.empty(index.shape, dtype=logits.dtype), torch.zeros(logits.shape[1], dtype=torch.float64), True
         into = _blocks(probs, columns) if keep else [(None, None)] * len(blocks)
         for (rows, z), (_, out) in zip(blocks, into, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..arrays import rows_of
 from ..likelihoods import Likelihood
 from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
-from ..prevalence import ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
+from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
 from ..tensors import tensor_of
 from .batch import Labels, full_precision
 
@@ -39,6 +39,9 @@ class PriorTerms:
         plain: whether r = ρ, which makes every β 1.
         at_population: whether r = π.
         population: π_k; None in regression.
+        of_marginal: ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own
+            log p(y_n|w).
+        cancels: whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
     """
 
     reference: Tensor
@@ -50,20 +53,25 @@ class PriorTerms:
     plain: bool
     at_population: bool
     population: Tensor | None = None
+    of_marginal: Tensor | None = field(init=False)
+    cancels: bool = field(init=False)
+    _copies: dict[tuple[torch.device, torch.dtype], PriorTerms] = field(init=False, default_factory=dict, repr=False)
 
-    @property
-    def cancels(self) -> bool:
-        """Whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment."""
-        return self.plain and self.evidence == 1
+    def __post_init__(self) -> None:
+        of_marginal = self.sampling - self.evidence * self.reference if self.evidence else None
+        object.__setattr__(self, "of_marginal", of_marginal)
+        object.__setattr__(self, "cancels", self.plain and self.evidence == 1)
 
-    @property
-    def of_marginal(self) -> Tensor | None:
-        """ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own log p(y_n|w)."""
-        return self.sampling - self.evidence * self.reference if self.evidence else None
+    def like(self, logits: Tensor) -> PriorTerms:
+        """Return a copy on the device of the logits, in float64 if they are, and else in float32; it is kept."""
+        key = logits.device, torch.float64 if logits.dtype == torch.float64 else torch.float32
+        if key not in self._copies:
+            self._copies[key] = self.to(*key)
+        return self._copies[key]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        parts = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         moved: dict[str, Any] = {name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)}
         return replace(self, **moved)
 
@@ -185,42 +193,42 @@ def gain_of_rows(
     return information_gain(log_probs, with_minibatch_gradient(log_q_of(log_m.detach()), log_m), labels, terms)
 
 
-def class_terms(prevalence: Prevalence, reference: Any, like: Tensor) -> PriorTerms:
-    """Return the prior terms for classes, computed in float64, then cast to the dtype and device of `like`."""
-    pi, rho = tensor_of(prevalence.population), tensor_of(prevalence.sampling)
-    reference = pi if isinstance(reference, str) and reference == "population" else reference
-    r = rho if reference is None else tensor_of(frequencies(reference, "reference", prevalence.num_classes))
-    return _terms(r, rho, pi, prevalence.evidence).to(like.device, like.dtype)
+def prior_terms(prevalence: AnyPrevalence, reference: Any, like: Tensor, support: Tensor | None = None) -> PriorTerms:
+    """Return the prior terms, computed in float64, then cast to the dtype and device of `like`.
 
-
-def finding_terms(prevalence: MultilabelPrevalence, reference: Any, like: Tensor) -> PriorTerms:
-    """Return the prior terms of several findings, stacked: r and ρ `(L, 2)`, offsets `(L, 1, 2)`.
-
-    The reference is None, "population", or r as a rate for each finding.
+    The reference is None for ρ, "population" for π, or r. For several findings (multi-label) r and ρ are `(L, 2)`, and offsets
+    `(L, 1, 2)`. In regression the terms are those of the `support`.
     """
-    named = reference is None or isinstance(reference, str)
-    rates = prevalence.population, prevalence.sampling, (prevalence if named else prevalence.retarget(reference)).population
-    pi, rho, r = (tensor_of(np.stack([1 - each, each], 1)) for each in rates)
-    r = rho if reference is None else r
-    terms = _terms(r, rho, pi, prevalence.evidence)
-    offsets = {name: getattr(terms, name) for name in ("log_offset", "log_adjust", "log_importance")}
-    offsets = {name: None if value is None else value[:, None] for name, value in offsets.items()}
-    return replace(terms, **offsets).to(like.device, like.dtype)
-
-
-def _terms(r: Tensor, rho: Tensor, pi: Tensor, evidence: float) -> PriorTerms:
+    if isinstance(prevalence, ContinuousPrevalence):
+        assert support is not None
+        return continuous_terms(prevalence, reference, support)
+    mixes: list[Any] = [prevalence.population, prevalence.sampling, reference]
+    if isinstance(reference, str):
+        mixes[2] = prevalence.population
+    elif isinstance(prevalence, Prevalence):
+        mixes[2] = None if reference is None else frequencies(reference, "reference", prevalence.num_classes)
+    elif reference is not None:
+        mixes[2] = prevalence.retarget(reference).population
+    if isinstance(prevalence, MultilabelPrevalence):
+        mixes = [None if rates is None else np.stack([1 - rates, rates], 1) for rates in mixes]
+    pi, rho = tensor_of(mixes[0]), tensor_of(mixes[1])
+    r = rho if mixes[2] is None else tensor_of(mixes[2])
+    to_reference, to_sampling = (
+        (mix.log() - pi.log()).unsqueeze(-2) if pi.ndim > 1 else mix.log() - pi.log() for mix in (r, rho)
+    )
     at_population = bool((r == pi).all())
-    return PriorTerms(
+    terms = PriorTerms(
         reference=r,
         sampling=rho,
-        log_offset=None if at_population else r.log() - pi.log(),
-        log_adjust=rho.log() - pi.log(),
-        log_importance=pi.log() - rho.log(),
-        evidence=evidence,
+        log_offset=None if at_population else to_reference,
+        log_adjust=to_sampling,
+        log_importance=-to_sampling,
+        evidence=prevalence.evidence,
         plain=bool((r == rho).all()),
         at_population=at_population,
         population=pi,
     )
+    return terms.to(like.device, like.dtype)
 
 
 def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: Tensor) -> PriorTerms:

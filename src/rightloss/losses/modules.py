@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from ..arrays import rows_of
 from ..likelihoods import Likelihood
 from ..marginals import (
-    AuxiliaryMarginal,
     BatchMarginal,
     Marginal,
     MarginalState,
     MinibatchEstimate,
-    PoolMarginal,
     RunningMarginal,
     cannot_be_read,
     in_transform,
@@ -35,9 +33,8 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch, full_precision
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
 from .functional import (
-    batch_and_terms,
     cross_entropy,
     importance,
     likelihood_of,
@@ -48,9 +45,9 @@ from .functional import (
     rows_given,
     usable,
 )
-from .gain import PriorTerms, at_reference, class_terms, finding_terms, log_mean_prediction
+from .gain import PriorTerms, at_reference, log_mean_prediction, prior_terms
 from .monitor import FindingMonitors, Kind, Monitor
-from .streams import EVIDENCE, PopulationRows, Tables, evidence_decay, tables_of
+from .streams import EVIDENCE, PopulationRows, Tables, check_stream_marginal, check_takes_unlabelled, evidence_decay, tables_of
 
 FOLLOWED = 32  # the default loss shows its running marginal one batch in so many
 
@@ -84,12 +81,13 @@ class _Loss(nn.Module):
         self.unlabelled_weight, self.unlabelled_evidence = rows.weight, rows.evidence
         self._prevalence, self.reduction, self.ignore_index, self.nonfinite = prevalence, reduction, ignore_index, nonfinite
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
+        self._num_classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         self._unknown = isinstance(prevalence, Prevalence) and prevalence.is_unknown
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
             reference = tensor_of(frequencies(reference, "reference", prevalence.num_classes))
         self._reference = reference
-        self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
+        self.prior_terms: PriorTerms  # in float64; not in regression
         self.population_marginal: RunningMarginal | None = None
         self.monitor: Monitor | FindingMonitors | None = None
         self._all_sampled = True
@@ -100,7 +98,7 @@ class _Loss(nn.Module):
             self._set_population(self.population)
             self.monitor = Monitor(*self._quiet)
         elif isinstance(prevalence, MultilabelPrevalence):
-            self._set_terms(finding_terms(prevalence, reference, torch.empty(0, dtype=torch.float64)))
+            self._set_terms(prevalence, reference)
             self.monitor = FindingMonitors(prevalence.names, *self._quiet)
 
     @property
@@ -155,7 +153,7 @@ class _Loss(nn.Module):
         rows = None
         if unlabelled is not None or not self._all_sampled or self._unknown:
             rows = self._rows(unlabelled, group)
-        batch, terms = self._batch_and_terms(logits, target, group, sample_weight)
+        batch, terms = self.batch_and_terms(logits, target, group, sample_weight)
         if rows is None:
             loss = self._labelled_loss(batch, terms, group)
         else:
@@ -170,12 +168,7 @@ class _Loss(nn.Module):
 
     def terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms r, ρ, κ and offsets, in the dtype and on the device of the logits `like`."""
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        found = self._terms.get((like.device, dtype))
-        if found is None:
-            found = self._terms[torch.device("cpu"), torch.float64].to(like.device, dtype)
-            self._terms[like.device, dtype] = found
-        return found
+        return self.prior_terms.like(like)
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, "*l k"] | None, Float[Tensor, "*l k"] | None]:
         """Return the offset of the table and the weights of the labels, for the cross-entropy part of the loss.
@@ -195,36 +188,35 @@ class _Loss(nn.Module):
         """Return the estimator of q of the streams, or of the classes where r = π; None if none is used."""
         return None
 
-    def _batch_and_terms(
-        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None
+    def batch_and_terms(
+        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
-        prevalence, likelihood, options = self._prevalence, self.likelihood, (self.ignore_index, self.nonfinite)
-        if isinstance(prevalence, Prevalence):
-            batch = class_batch(logits, target, likelihood, prevalence.num_classes, *options, sample_weight)
+        """Return the checked batch, and the prior terms of its labels."""
+        options = self.ignore_index, self.nonfinite
+        if self._num_classes is not None:
+            batch = class_batch(logits, target, self.likelihood, self._num_classes, *options, sample_weight)
+            return batch, self.prior_terms.like(logits)
+        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options, group, sample_weight)
+        if batch.support is None:
             return batch, self.terms(logits)
-        if isinstance(prevalence, MultilabelPrevalence):
-            return finding_batch(logits, target, prevalence, *options, sample_weight), self.terms(logits)
-        return batch_and_terms(logits, target, prevalence, likelihood, self._reference, *options, group, sample_weight)
+        return batch, prior_terms(self._prevalence, self._reference, logits, batch.support)
 
     def _set_population(self, population: Tensor) -> None:
         """Set π, and compute the prior terms."""
         assert isinstance(self._prevalence, Prevalence)
         known = self._prevalence.retarget(population) if self._unknown else self._prevalence
         reference = population if self._at_population else self._reference
-        self._set_terms(class_terms(known, reference, torch.empty(0, dtype=torch.float64)))
+        self._set_terms(known, reference)
 
-    def _set_terms(self, double: PriorTerms) -> None:
-        """Keep the prior terms in float64, and in float32."""
-        cpu = torch.device("cpu")
-        self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
+    def _set_terms(self, prevalence: AnyPrevalence, reference: Any) -> None:
+        """Compute the prior terms in float64, and in float32, in which compiled graphs read them."""
+        self.prior_terms = prior_terms(prevalence, reference, torch.empty(0, dtype=torch.float64))
+        self.prior_terms.like(torch.empty(0))
 
     def _rows(self, unlabelled: Tensor | PopulationRows | None, group: dist.ProcessGroup | None) -> PopulationRows | None:
         """Return the unlabelled rows to use, or raise a ValueError if they are required, or of no use to this loss."""
-        if not self._takes_unlabelled and unlabelled is not None:
-            raise ValueError(
-                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: its likelihood cannot use them; "
-                "use LogitAdjustedLoss or InformationGainLoss."
-            )
+        if unlabelled is not None:
+            check_takes_unlabelled(self, self._takes_unlabelled)
         if unlabelled is None and self._takes_unlabelled and self.training and self._unknown:
             assert self.population_marginal is not None
             if int(self.population_marginal.steps) == 0:
@@ -420,11 +412,7 @@ class InformationGainLoss(_Loss):
 
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
     """Return a new marginal of the same kind for the sampled classes, `streams`, and the unlabelled stream."""
-    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
-            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
-        )
+    check_stream_marginal(marginal)
     own = copy.deepcopy(marginal)
     own.reset()
     own.prepare(streams + 1)

@@ -29,11 +29,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..arrays import rows_of
+from ..arrays import checked_number, rows_of
 from ..likelihoods import Likelihood
 from ..marginals import (
+    AuxiliaryMarginal,
     MarginalState,
     MinibatchEstimate,
+    PoolMarginal,
     cannot_be_read,
     log_mean_over_ranks,
     sum_over_ranks,
@@ -74,11 +76,8 @@ class PopulationRows:
 
     def __post_init__(self) -> None:
         check_unlabelled_weight(self.weight)
-        if not _is_size(self.evidence):
-            raise ValueError(
-                f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {self.evidence!r}: it is the number of "
-                "people of the population, counted by class, per unlabelled row; 0 for none, 3 is a good start."
-            )
+        remedy = "it is the number of people of the population, counted by class, per unlabelled row; 0 for none, 3 is a start"
+        checked_number(self.evidence, "unlabelled_evidence", 0, remedy=remedy)
 
 
 @dataclass(eq=False)
@@ -110,18 +109,29 @@ class Tables:
         return len(self.population) * (1 if group is None else dist.get_world_size(group))
 
 
-def check_unlabelled_weight(weight: float | None) -> float | None:
-    """Return λ, or raise a ValueError."""
-    if weight is not None and not _is_size(weight):
+def check_unlabelled_weight(weight: float | None) -> None:
+    """Raise a ValueError if λ is not a size."""
+    remedy = "it is the weight of unlabelled relative to labelled rows; None takes the ratio of their numbers"
+    if weight is not None:
+        checked_number(weight, "unlabelled_weight", 0, remedy=remedy)
+
+
+def check_stream_marginal(marginal: object) -> None:
+    """Raise a ValueError for a marginal that cannot estimate the frequency of the unlabelled stream."""
+    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
         raise ValueError(
-            f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the weight of unlabelled "
-            "relative to labelled rows; None takes the ratio of their numbers."
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
+            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
         )
-    return weight
 
 
-def _is_size(number: object) -> bool:
-    return not isinstance(number, bool) and isinstance(number, int | float) and 0 <= number < math.inf
+def check_takes_unlabelled(loss: object, takes: bool) -> None:
+    """Raise a ValueError for unlabelled rows, if the loss is not among those that use them."""
+    if not takes:
+        raise ValueError(
+            f"Expected no `unlabelled` rows for {type(loss).__name__}, but got some: its likelihood cannot use them; "
+            "use LogitAdjustedLoss or InformationGainLoss."
+        )
 
 
 def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:

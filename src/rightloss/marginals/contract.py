@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..tensors import cannot_be_read as cannot_be_read
+from ..tensors import in_transform as in_transform
+
 Measure = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]]
 
 
@@ -104,16 +107,6 @@ def with_minibatch_gradient(log_q: Float[Tensor, "*sets k"], log_m: Float[Tensor
     """
     ratio = torch.exp(log_m - log_q)
     return log_q + torch.log1p(ratio - ratio.detach())
-
-
-def in_transform() -> bool:
-    """Return whether a `torch.func` transform is active; inside one, state must not change and values cannot be read."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
-def cannot_be_read(tensor: Tensor) -> bool:
-    """Return whether reading a value would break a graph, be impossible, or make the host wait for an accelerator."""
-    return not tensor.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def check_classes(num_classes: int | None, name: str, why: str) -> int:

@@ -151,7 +151,7 @@ def joint_prevalence(
     return fields_as_given(found, features)
 
 
-def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
+def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[WhitenedRows, np.ndarray, np.ndarray]:
     """Return the data with uncorrelated features of variance 1, and the mean and the matrix `(d, rank)` that give them."""
     labelled = feature_table(features, "features", finite=True)
     others = feature_table(unlabelled, "unlabelled", like=features, finite=True)
@@ -171,11 +171,11 @@ def _whitened(features: Any, y: Any, unlabelled: Any) -> tuple[Rows, np.ndarray,
         raise ValueError("Expected features that vary, but all rows are equal: use other features.")
     whiten = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
     first, second = (np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T]) for x in (labelled, others))
-    return Rows(first, labels, second, np.bincount(labels).astype(float)), mean, whiten
+    return WhitenedRows(first, labels, second, np.bincount(labels).astype(float)), mean, whiten
 
 
 @dataclass(frozen=True)
-class Rows:
+class WhitenedRows:
     """The data, in columns: whitened features below a 1.
 
     Attributes:
@@ -196,7 +196,7 @@ class Rows:
         return float(self.counts.sum() + self.unlabelled.shape[1])
 
 
-class Weights(NamedTuple):
+class TiltWeights(NamedTuple):
     """The nuisance parameters: Γ `(K, p)`, a row of 0 first, and log multipliers v (K,), with Σ_k exp(−v_k) = 1."""
 
     gamma: np.ndarray
@@ -207,7 +207,7 @@ class _Derivatives(NamedTuple):
     """L at one point: its value, its derivatives by the free rows of Γ and by v, and predictions of the unlabelled rows."""
 
     value: float
-    weights: Weights
+    weights: TiltWeights
     by_gamma: np.ndarray
     gamma_gamma: np.ndarray
     gamma_v: np.ndarray
@@ -234,13 +234,13 @@ class JointLikelihood:
         penalty: τ of −τ/2 Σ_k ‖b_k − b̄‖² for the whitened features, which keeps the weights finite if classes are separated.
     """
 
-    def __init__(self, rows: Rows, penalty: float) -> None:
+    def __init__(self, rows: WhitenedRows, penalty: float) -> None:
         self._rows, self._size = rows, len(rows.counts)
         slopes = np.eye(len(rows.labelled))
         slopes[0, 0] = 0.0
         self._penalty = penalty * np.kron((np.eye(self._size) - 1 / self._size)[1:, 1:], slopes)
         mix = rows.counts / rows.counts.sum()
-        start = Weights(np.zeros((self._size, len(slopes))), -np.log(mix))
+        start = TiltWeights(np.zeros((self._size, len(slopes))), -np.log(mix))
         self.weights = self._maximised(replace(rows, unlabelled=rows.unlabelled[:, :0]), mix, start).weights
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
@@ -268,7 +268,7 @@ class JointLikelihood:
         equal = np.full(self._size, 1 / self._size)
         return 0.99 * maximise(lambda population: log_mixture(population, [densities]), equal).point + 0.01 / self._size
 
-    def _maximised(self, rows: Rows, population: np.ndarray, start: Weights) -> _Derivatives:
+    def _maximised(self, rows: WhitenedRows, population: np.ndarray, start: TiltWeights) -> _Derivatives:
         """Return max_Γ min_v, by Newton's method over Γ in coordinates in which all classes are alike."""
         contrasts = np.kron(_contrasts(self._size), np.eye(len(rows.labelled)))
         v = start.log_multipliers
@@ -276,7 +276,7 @@ class JointLikelihood:
         def loss(point: np.ndarray) -> Quadratic:
             nonlocal v
             gamma = np.vstack([np.zeros(len(rows.labelled)), (contrasts @ point).reshape(self._size - 1, -1)])
-            found = self._derivatives(rows, population, Weights(gamma, v))
+            found = self._derivatives(rows, population, TiltWeights(gamma, v))
             v = found.weights.log_multipliers
             curvature = found.gamma_v @ np.linalg.solve(found.v_v, found.gamma_v.T) - found.gamma_gamma
             return Quadratic(-found.value, -contrasts.T @ found.by_gamma, contrasts.T @ curvature @ contrasts, found)
@@ -284,7 +284,7 @@ class JointLikelihood:
         first = np.linalg.solve(contrasts, start.gamma[1:].ravel())
         return minimise(loss, first, enough=_ENOUGH).at.detail
 
-    def _derivatives(self, rows: Rows, population: np.ndarray, weights: Weights) -> _Derivatives:
+    def _derivatives(self, rows: WhitenedRows, population: np.ndarray, weights: TiltWeights) -> _Derivatives:
         """Return L and its derivatives at Γ and π, with v at its minimum."""
         logits = weights.gamma @ rows.labelled
         totals, own = softmax_columns(logits)
@@ -300,7 +300,7 @@ class JointLikelihood:
         spread = _gram(rows.unlabelled, shares)
         gamma_gamma = spread - _gram(rows.unlabelled, pooled) - _gram(rows.labelled, own) - self._penalty
         gamma_v = spread[:, :: len(rows.labelled)]  # v changes the predictions in the same way as the intercepts
-        at = Weights(weights.gamma, v)
+        at = TiltWeights(weights.gamma, v)
         by_free = by_gamma.reshape(-1) - drawn
         return _Derivatives(float(value - free @ drawn / 2), at, by_free, gamma_gamma, gamma_v, v_v, shares, ratios)
 
@@ -316,7 +316,7 @@ class JointLikelihood:
 
 
 def _least(
-    rows: Rows, population: np.ndarray, pooled: np.ndarray, start: np.ndarray
+    rows: WhitenedRows, population: np.ndarray, pooled: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Minimise n·v + Σ log Σ_k π_k exp(v_k) T_k + N log Σ_k exp(−v_k) over v, by Newton's method.
 

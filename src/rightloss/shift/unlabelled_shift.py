@@ -127,7 +127,7 @@ def unlabelled_shift_test(
     size = checked_number(size, "size", 1e-12, 1 - 1e-12, "write 0.05 for 5 % false alarms")
     known, num_classes = _population(prevalence)
     parts = checked_int(folds, "folds", 2, remedy="5 is usual")
-    data = _streams_of(x, y, unlabelled, num_classes, groups, parts, random_generator(generator))
+    data = _split_rows(x, y, unlabelled, num_classes, groups, parts, random_generator(generator))
     before = [data.part < part for part in range(1, data.parts)]
     learners = [Learner(data.features[rows], data.votes[rows], data.kinds) for rows in before]
     found = _tested(data, learners, known, size)
@@ -140,7 +140,7 @@ def unlabelled_shift_test(
     return replace(found, complaints=tuple(complaints), message=message)
 
 
-class _Streams(NamedTuple):
+class _SplitRows(NamedTuple):
     """All rows, the labelled and the unlabelled: features `(rows, q)` and their kinds (q,), votes with a last column of 1 for
     unlabelled rows `(rows, K + 1)`, the number of each row's group, its part, and the number of parts.
     """
@@ -153,9 +153,9 @@ class _Streams(NamedTuple):
     parts: int
 
 
-def _streams_of(
+def _split_rows(
     x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: np.random.Generator
-) -> _Streams:
+) -> _SplitRows:
     """Check all input, sort the rows, and split them into random parts, with all rows of a group in one.
 
     With the same generator the result does not depend on the order of the given rows.
@@ -176,7 +176,7 @@ def _streams_of(
     group = first.argsort().argsort()[inverse].astype(np.int64)
     parts = int(np.clip(streams.sum(0).min() // _PER_PART, 2, folds))
     part = _parts(streams, group, parts, generator)
-    return _Streams(*features_of(rows, generator), streams, group, part, parts)
+    return _SplitRows(*features_of(rows, generator), streams, group, part, parts)
 
 
 def _votes(y: Numbers, rows: int, num_classes: int | None) -> Float64[np.ndarray, "n k"]:
@@ -225,7 +225,7 @@ def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: np.ra
 _Scores = tuple[dict[str, np.ndarray], tuple[float, float], np.ndarray]  # z of each kind, AUC and its variance, π (K,)
 
 
-def _tested(data: _Streams, learners: list[Learner], known: np.ndarray | None, size: float) -> UnlabelledShift:
+def _tested(data: _SplitRows, learners: list[Learner], known: np.ndarray | None, size: float) -> UnlabelledShift:
     """Score each part but the first with scores learned on the parts before it, and sum over the parts.
 
     Scores of streams are weighted by the root of their training parts, as their power grows with it. Without enough rows in
@@ -301,7 +301,7 @@ def _complaints(found: UnlabelledShift, known: bool, size: float) -> list[str]:
     return [*said, why]
 
 
-def _message(data: _Streams, found: UnlabelledShift, complaints: list[str]) -> str:
+def _message(data: _SplitRows, found: UnlabelledShift, complaints: list[str]) -> str:
     labelled = int((data.votes[:, -1] == 0).sum())
     each = ", ".join(f"{kind} {p:.2g}" for kind, p in found.p_values.items())
     summary = f"p = {found.p_value:.3g} ({each}), AUC {found.auc:.3f} ± {found.auc_error:.3f}, {labelled:,} labelled and "

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..arrays import checked_number
+from ..arrays import checked_int, checked_number
 from ..prevalence import Prevalence
 from .population import LearntPopulation, Population, class_prevalence
 from .rows import LabelledRows
@@ -80,12 +80,4 @@ def check_solver(estimator: Any) -> None:
     """Raise a ValueError unless `C` and `tol` are positive, and `max_iter` is a whole number from 1 up."""
     for name in ("C", "tol"):
         checked_number(getattr(estimator, name), name, 1e-300, remedy="leave it out for the default")
-    checked_whole(estimator.max_iter, "max_iter")
-
-
-def checked_whole(value: Any, name: str) -> int:
-    """Return a whole number from 1 up, or raise a ValueError."""
-    number = checked_number(value, name, 1.0, remedy="leave it out for the default")
-    if number != int(number):
-        raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: leave it out for the default.")
-    return int(number)
+    checked_int(estimator.max_iter, "max_iter", 1)

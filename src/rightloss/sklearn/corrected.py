@@ -38,8 +38,7 @@ from ..shift import estimate_prevalence, label_shift_test
 from . import folds
 from .folds import GivenRows, OutOfFold, Split
 from .population import Population, by_class, class_prevalence
-from .training_mix import TrainingMix, is_a, resamples, training_mix
-from .training_rows import was_trained_on
+from .training_mix import TrainingMix, is_a, resamples, training_mix, was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
 METHODS = get_args(CorrectionMethod)
@@ -77,8 +76,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     used, unless always predicting π is better than it and "affine" scores higher. If a class has only one row, the closed form
     is used.
 
-    Of the rules compared by `benchmarks/auto_rules.py` this one is level with the best of all rivals most often among those
-    that are nowhere behind always predicting π. `comparison_` has the scores of all corrections.
+    In `benchmarks/claim.py` and `corrections.py` "beta" is level with the best of all corrections most often, and behind always
+    predicting π on one table; step 2 is for that. `comparison_` has the scores of all corrections.
 
     **Smoothing.** At a small π a few rows far out decide the log-likelihood. There linear models and networks extrapolate, and
     claim likelihood ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to

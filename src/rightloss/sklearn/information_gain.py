@@ -32,7 +32,7 @@ from .coefficients import (
     risk_interval,
 )
 from .population import LearntPopulation, is_unknown
-from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_absent_class, warn_of_shift
+from .rows import EVIDENCE, LabelledRows, UnlabelledFeatures, read_both, warn_of_absent_class, warn_of_shift
 from .stream_likelihood import FittedStreams, fit_streams, stream_covariances, streams_are_separated
 
 _SEPARATED = (
@@ -252,7 +252,7 @@ class InformationGainClassifier(PopulationClassifier):
                 f"{install('torch')}."
             )
 
-    def _check_rows(self, classes: int, given: bool, others: PopulationRows | None) -> None:
+    def _check_rows(self, classes: int, given: bool, others: UnlabelledFeatures | None) -> None:
         came = "X_unlabelled" if given else f"{classes} classes" if classes != 2 else "loss='weighted'"
         if self.penalty == "firth" and (classes != 2 or self.loss == "weighted" or given):
             raise ValueError(f"Expected two classes and the default loss for penalty='firth', but got {came}: use 'l2'.")
@@ -279,7 +279,7 @@ class InformationGainClassifier(PopulationClassifier):
             rows, fit.coefficients, class_weight, -to_population if weighted else 0 * to_population
         )
 
-    def _fit_streams(self, rows: LabelledRows, others: PopulationRows, prevalence: Prevalence) -> None:
+    def _fit_streams(self, rows: LabelledRows, others: UnlabelledFeatures, prevalence: Prevalence) -> None:
         """Fit the likelihood of all rows, starting from the optimum of the labelled ones."""
         ridge, pi, rho = self._ridge(rows), prevalence.start, prevalence.sampling
         begin = _start(rows.features.shape[1], pi)

@@ -6,7 +6,6 @@ population π. The only file of `rightloss.sklearn` that imports torch.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,16 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..arrays import checked_number
+from ..arrays import checked_int, checked_number
 from ..extras import install
 from ..prevalence import Prevalence
-from .base import PopulationClassifier, checked_whole, training_prevalence
+from .base import PopulationClassifier, training_prevalence
 from .population import Population, is_unknown
-from .rows import EVIDENCE, LabelledRows, PopulationRows, read_both, warn_of_shift
+from .rows import EVIDENCE, LabelledRows, UnlabelledFeatures, read_both, warn_of_shift
 
 try:
     import torch
@@ -39,7 +37,6 @@ from ..likelihoods import Categorical
 from ..losses import InformationGainLoss, LogitAdjustedLoss
 
 TOL = 1e-4  # the smallest improvement that counts
-HELD_OUT = 0.1  # of the rows, with early stopping
 
 
 class InformationGainMLPClassifier(PopulationClassifier):
@@ -58,8 +55,6 @@ class InformationGainMLPClassifier(PopulationClassifier):
         learning_rate_init: learning rate of Adam.
         max_iter: maximum number of epochs.
         n_iter_no_change: epochs without an improvement of 1e-4 before training stops.
-        early_stopping: hold out a tenth of the rows, by class, stop by the expected log-likelihood in the population on them,
-            and keep the best weights.
         unlabelled_weight: λ, the total weight of `X_unlabelled` relative to the labelled rows. None for 1: a minibatch has as
             many of both. 0 ignores them.
         random_state: seed of the initial weights, the minibatches and the validation rows.
@@ -73,7 +68,6 @@ class InformationGainMLPClassifier(PopulationClassifier):
         network_: the layers, an `nn.Sequential`, with a logit per class.
         n_iter_: epochs run.
         loss_curve_: the mean loss of each epoch.
-        validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
         unlabelled_weight_: the λ used; 0 without unlabelled rows.
 
     Examples:
@@ -98,7 +92,6 @@ class InformationGainMLPClassifier(PopulationClassifier):
         learning_rate_init: float = 1e-3,
         max_iter: int = 200,
         n_iter_no_change: int = 10,
-        early_stopping: bool = False,
         unlabelled_weight: float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -110,7 +103,6 @@ class InformationGainMLPClassifier(PopulationClassifier):
         self.learning_rate_init = learning_rate_init
         self.max_iter = max_iter
         self.n_iter_no_change = n_iter_no_change
-        self.early_stopping = early_stopping
         self.unlabelled_weight = unlabelled_weight
         self.random_state = random_state
 
@@ -167,38 +159,27 @@ class InformationGainMLPClassifier(PopulationClassifier):
         for name, smallest in least.items():
             checked_number(getattr(self, name), name, smallest, remedy="leave it out for the default")
         for name in ("max_iter", "n_iter_no_change", *(["batch_size"] if self.batch_size != "auto" else [])):
-            checked_whole(getattr(self, name), name)
+            checked_int(getattr(self, name), name, 1)
         sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, tuple | list) else [self.hidden_layer_sizes]
-        return tuple(checked_whole(size, "hidden_layer_sizes") for size in sizes)
+        return tuple(checked_int(size, "hidden_layer_sizes", 1) for size in sizes)
 
     def _train(
-        self, rows: LabelledRows, others: PopulationRows | None, prevalence: Prevalence, generator: torch.Generator
+        self, rows: LabelledRows, others: UnlabelledFeatures | None, prevalence: Prevalence, generator: torch.Generator
     ) -> None:
-        """Train until the loss, or with early stopping the validation score, no longer improves, and keep the best weights."""
+        """Train until the loss no longer improves."""
         linear = [each for each in self.network_ if isinstance(each, nn.Linear)]
         groups: list[dict[str, Any]] = [
             {"params": [each.weight for each in linear], "weight_decay": 1 / (self.C * rows.total)},
             {"params": [each.bias for each in linear]},
         ]
         optimizer = torch.optim.Adam(groups, lr=self.learning_rate_init, fused=True)
-        held, tol, pi = None, TOL, self.population_
-        if self.early_stopping:
-            rows, held = _split(rows, generator)
-            tol *= float(special.entr(pi).sum() / np.log(len(pi)))  # scores of rare classes are small
         criterion = self._criterion(prevalence, others).to(linear[0].weight.dtype)
         unlabelled = None if others is None else _EndlessRows(torch.from_numpy(others.features), generator)
-        losses, scores, best, waited, kept = [], [], np.inf, 0, None
+        losses, best, waited = [], np.inf, 0
         for _ in range(self.max_iter):
             losses.append(self._epoch(rows, unlabelled, criterion, optimizer, generator))
-            figure = losses[-1]
-            if held is not None:
-                weights = held.table()
-                by_class = (weights * self._log_probs(held.features)).sum(0) / weights.sum(0)
-                scores.append(float(by_class @ pi))
-                figure = -scores[-1]
-            waited = 0 if figure < best - tol else waited + 1
-            if figure < best:
-                best, kept = figure, copy.deepcopy(self.network_.state_dict()) if held is not None else None
+            waited = 0 if losses[-1] < best - TOL else waited + 1
+            best = min(best, losses[-1])
             if waited > self.n_iter_no_change:
                 break
         else:
@@ -207,11 +188,9 @@ class InformationGainMLPClassifier(PopulationClassifier):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        if kept is not None:
-            self.network_.load_state_dict(kept)
-        self.loss_curve_, self.n_iter_, self.validation_scores_ = losses, len(losses), scores or None
+        self.loss_curve_, self.n_iter_ = losses, len(losses)
 
-    def _criterion(self, prevalence: Prevalence, others: PopulationRows | None) -> nn.Module:
+    def _criterion(self, prevalence: Prevalence, others: UnlabelledFeatures | None) -> nn.Module:
         streams: dict[str, Any] = {}
         if others is not None:
             streams = {"unlabelled_weight": others.mass, "unlabelled_evidence": others.evidence}
@@ -278,18 +257,3 @@ def _layers(sizes: Sequence[int], start: np.ndarray, dtype: Any, generator: torc
         layers += [layer, nn.ReLU()]
     layer.bias.data.copy_(torch.from_numpy(start))
     return nn.Sequential(*layers[:-1])
-
-
-def _split(rows: LabelledRows, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
-    """Return training and validation rows, with every class in both; rows with votes are stratified by the majority class."""
-    seed, all_rows = int(torch.randint(2**31 - 1, (1,), generator=generator)), np.arange(len(rows.features))
-    try:
-        kept, held = map(rows.take, train_test_split(all_rows, test_size=HELD_OUT, stratify=rows.index, random_state=seed))
-    except ValueError:  # fewer rows than classes
-        kept = held = rows.take(all_rows[:0])
-    if not (kept.class_totals().all() and held.class_totals().all()):
-        raise ValueError(
-            f"Expected rows of every class for training and for validation, but got {len(all_rows)} rows with "
-            f"{rows.class_totals().min():g} in the rarest class: pass early_stopping=False."
-        )
-    return kept, held

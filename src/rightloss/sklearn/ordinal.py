@@ -37,8 +37,6 @@ class OrdinalClassifier(PopulationClassifier):
             plainly the positive one, such as "yes"). None for the training mix.
         likelihood: "cumulative_logit", proportional odds: one slope per feature and K − 1 cutpoints; "stick_breaking", level
             by level from below; "onion_peeling", the paper's, both ends first: K − 1 slopes per feature and intercepts.
-        loss: "information_gain" (at κ = 1, logit adjustment); "weighted", with each class's importance π/ρ;
-            "log_likelihood", in the training mix and moved to the population afterwards.
         penalty: "l2" or None.
         C: inverse of the strength of "l2", as in `InformationGainClassifier`.
         max_iter: maximum number of iterations.
@@ -72,7 +70,6 @@ class OrdinalClassifier(PopulationClassifier):
         population: Population | None = None,
         *,
         likelihood: Literal["cumulative_logit", "stick_breaking", "onion_peeling"] = "cumulative_logit",
-        loss: Literal["information_gain", "weighted", "log_likelihood"] = "information_gain",
         penalty: Literal["l2"] | None = "l2",
         C: float = 1.0,
         max_iter: int = 200,
@@ -80,7 +77,6 @@ class OrdinalClassifier(PopulationClassifier):
     ) -> None:
         self.population = population
         self.likelihood = likelihood
-        self.loss = loss
         self.penalty = penalty
         self.C = C
         self.max_iter = max_iter
@@ -89,18 +85,18 @@ class OrdinalClassifier(PopulationClassifier):
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> OrdinalClassifier:
         """Fit to rows sampled by class; the arguments are those of `InformationGainClassifier.fit`."""
         checked_choice(self.likelihood, "likelihood", LIKELIHOODS)
-        checked_choice(self.loss, "loss", ("information_gain", "weighted", "log_likelihood"))
         checked_choice(self.penalty, "penalty", ("l2", None))
         check_solver(self)
         rows = read_rows(self, X, y, sample_weight)
         self.classes_ = rows.classes
         self._set_prevalence(training_prevalence(self.population, rows))
-        self.fitted_population_ = self.sampling_ if self.loss == "log_likelihood" else self.population_
+        self.fitted_population_ = self.population_
         likelihood = likelihood_of(self.likelihood, len(rows.classes))
         outputs, own = likelihood.start(self.fitted_population_)
         begin = np.vstack([np.zeros((rows.features.shape[1], len(outputs))), outputs])
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
-        loss, free = self._loss(likelihood, rows), len(own) == 0  # otherwise the cutpoints are the intercept
+        loss = _loss(likelihood, rows, self.sampling_ / self.population_)
+        free = len(own) == 0  # otherwise the cutpoints are the intercept
         fit = lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, own, free, rows.weight)
         warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = fit.coefficients[:-1].T.copy(), fit.coefficients[-1].copy()
@@ -122,20 +118,6 @@ class OrdinalClassifier(PopulationClassifier):
         tags.classifier_tags.poor_score = True  # with unordered classes, as in scikit-learn's checks
         return tags
 
-    def _loss(self, likelihood: Peeling | ProportionalOdds, rows: LabelledRows) -> Any:
-        """Return the loss as an `Objective` of `linear.lbfgs`."""
-        log_pi, log_rho = np.log(self.population_), np.log(self.sampling_)
-        offset = log_rho - log_pi if self.loss == "information_gain" else 0.0
-        weights = rows.table(np.exp(log_pi - log_rho) if self.loss == "weighted" else None) / rows.total
-
-        def loss(outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-            table = likelihood.table(outputs, own)
-            log_probs = special.log_softmax(table + offset, axis=1)
-            by_table = np.exp(log_probs) * weights.sum(1, keepdims=True) - weights
-            return -float(np.vdot(weights, log_probs)), *likelihood.backward(outputs, own, by_table)
-
-        return loss
-
 
 def likelihood_of(name: str, classes: int) -> Peeling | ProportionalOdds:
     """Return the likelihood of that name."""
@@ -146,6 +128,18 @@ def likelihood_of(name: str, classes: int) -> Peeling | ProportionalOdds:
     pairs = [(low, classes - 1 - low) for low in range((classes - 1) // 2)]
     middle = classes // 2
     return Peeling((*pairs, (middle,)), middle - 1) if classes % 2 == 0 else Peeling(tuple(pairs), middle)
+
+
+def _loss(likelihood: Peeling | ProportionalOdds, rows: LabelledRows, factors: np.ndarray) -> Any:
+    """Return the information gain at κ = 1, logit adjustment by the factors ρ/π (K,), as an `Objective` of `linear.lbfgs`."""
+    offset, weights = np.log(factors), rows.table() / rows.total
+
+    def loss(outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        log_probs = special.log_softmax(likelihood.table(outputs, own) + offset, axis=1)
+        by_table = np.exp(log_probs) * weights.sum(1, keepdims=True) - weights
+        return -float(np.vdot(weights, log_probs)), *likelihood.backward(outputs, own, by_table)
+
+    return loss
 
 
 @dataclass(frozen=True)

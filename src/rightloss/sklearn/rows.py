@@ -1,6 +1,6 @@
 """Check training rows in scikit-learn's form: features, class labels or votes, weights, and unlabelled rows.
 
-Stage: `X, y, sample_weight` as given → `LabelledRows`; `X_unlabelled` → `PopulationRows`, checked to go with them.
+Stage: `X, y, sample_weight` as given → `LabelledRows`; `X_unlabelled` → `UnlabelledFeatures`, checked to go with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_consistent_length, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, validate_data
 
 from ..arrays import checked_number
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
@@ -67,7 +67,7 @@ class LabelledRows:
 
 
 @dataclass(frozen=True, eq=False)
-class PopulationRows:
+class UnlabelledFeatures:
     """Rows of the population.
 
     Attributes:
@@ -130,7 +130,7 @@ def read_both(
     mass: float | None,
     evidence: float,
     dtype: Any = np.float64,
-) -> tuple[LabelledRows, PopulationRows | None]:
+) -> tuple[LabelledRows, UnlabelledFeatures | None]:
     """Return labelled rows, and unlabelled ones if they are given and their weight is not 0.
 
     With unlabelled rows labels of one of two classes are enough.
@@ -149,7 +149,7 @@ def read_both(
         mass = len(features) / rows.total if mass is None else checked_number(mass, "unlabelled_weight", 0.0, remedy=remedy)
         remedy = "it is the number of people counted by class per unlabelled row; 0 for none, 3 is a good start"
         evidence = checked_number(evidence, "unlabelled_evidence", 0.0, remedy=remedy)
-        others = PopulationRows(features, mass, evidence) if mass > 0 else None
+        others = UnlabelledFeatures(features, mass, evidence) if mass > 0 else None
     unknown = is_unknown(population)
     if others is None and (unknown or not rows.class_totals().all()):
         what = "population='unknown'" if unknown else "one class alone labelled"
@@ -163,7 +163,7 @@ def read_both(
     return rows, others
 
 
-def warn_of_shift(rows: LabelledRows, others: PopulationRows, prevalence: Prevalence) -> None:
+def warn_of_shift(rows: LabelledRows, others: UnlabelledFeatures, prevalence: Prevalence) -> None:
     """Warn if p(x|y) differs between the labelled and the unlabelled rows; at most about 10,000 of each are used.
 
     There is no test for rows of only one class, or without a column that varies.
@@ -261,19 +261,12 @@ def _both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | N
 
 
 def _unlabelled_features(estimator: Any, X_unlabelled: Any, dtype: Any) -> np.ndarray:
-    """Return the features, or raise a ValueError that names the columns that are only in `X` or only in `X_unlabelled`."""
-    names, known = _get_feature_names(X_unlabelled), getattr(estimator, "feature_names_in_", None)
-    if names is not None and known is not None and list(names) != list(known):
-        missing, new = ([str(name) for name in a if name not in set(b)][:10] for a, b in ((known, names), (names, known)))
-        problem = f"{missing} are missing and {new} are not in `X`" if missing or new else "they are in another order"
-        raise ValueError(
-            f"Expected `X_unlabelled` to have the columns of `X`, but {problem}: select them as X_unlabelled[X.columns]."
-        )
     try:
         features: np.ndarray = validate_data(estimator, X_unlabelled, dtype=dtype, reset=False)
-    except ValueError as error:
+    except ValueError as error:  # that of scikit-learn names columns that are missing, new, or in another order
+        came = " ".join(str(error).split())
         raise ValueError(
-            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers "
-            "and without missing values."
+            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({came}): give the same columns, as numbers and "
+            "without missing values, such as X_unlabelled[X.columns]."
         ) from error
     return features

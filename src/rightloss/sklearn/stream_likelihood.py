@@ -1,6 +1,6 @@
 """The likelihood of labelled and unlabelled rows of a linear model: its derivatives, and the coefficients' covariance.
 
-Stage: `LabelledRows`, `PopulationRows`, π or none → coefficients and π (`fit_streams`) → covariances (`stream_covariances`).
+Stage: `LabelledRows`, `UnlabelledFeatures`, π or none → coefficients and π (`fit_streams`) → `stream_covariances`.
 
 The likelihood is that of `rightloss.losses.streams`, with t(s|x) for the probability of a stream and e for the stream that the
 row is from. By the log-odds η_k of the model and φ_k of the population, both against class 0, and with c = Σ_k (t_k − e_k) over
@@ -22,12 +22,12 @@ from scipy import special
 from ..prevalence import Prevalence
 from .coefficients import inverse_or_none, moments, vanishes
 from .linear import LinearFit, class_logits, lbfgs, moved, sum_of_products, variance
-from .rows import LabelledRows, PopulationRows
+from .rows import LabelledRows, UnlabelledFeatures
 
 
 def fit_streams(
     rows: LabelledRows,
-    others: PopulationRows,
+    others: UnlabelledFeatures,
     prevalence: Prevalence,
     begin: np.ndarray,
     ridge: float,

@@ -16,25 +16,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ...likelihoods import Bernoulli, Categorical, Likelihood
-from ...losses.batch import class_batch
-from ...losses.gain import PriorTerms, at_reference
+from ...losses.gain import at_reference
 from ...losses.streams import stream_columns
-from ...prevalence import Prevalence
 from ..distributions import Layout
 from ..fisher import loss_mix
 from ..joint_model import JointModel
-from ..map import rows_on
 from ..priors import Params
 from ..target import LogPosterior
 from .sites import (
-    ExampleFactors,
     ExampleSites,
     MarginalSites,
     MarginalTangents,
     NaturalParameters,
     OutputTable,
     Sites,
-    TiedSites,
     normal_points,
 )
 
@@ -48,7 +43,7 @@ _NOTHING = 1e-12  # relative to all examples: smaller exponents are rounding
 class Factors:
     """Sites of the factors of the posterior besides the prior: the examples, and the information gain's marginal."""
 
-    examples: ExampleSites | list[TiedSites]
+    examples: ExampleSites
     marginal: MarginalSites | None
 
     def groups(self, size: int | None) -> Iterator[SiteGroup]:
@@ -56,107 +51,66 @@ class Factors:
 
         The marginal's sites are updated together with the examples', because they nearly cancel in the intercept.
         """
-        if isinstance(self.examples, ExampleSites):
-            parts: list[list[Sites]] = [[part] for part in self.examples.parts(size)]
-        else:
-            parts = [list(self.examples)]
+        parts = list(self.examples.parts(size))
         for part in parts:
-            yield [(sites, 1.0) for sites in part] + ([] if self.marginal is None else [(self.marginal, 1 / len(parts))])
+            yield [(part, 1.0)] + ([] if self.marginal is None else [(self.marginal, 1 / len(parts))])
 
     def tangents(self) -> SiteGroup:
         """Return the same sites, to be updated only at the mean.
 
         Then the marginal's have no precision. So the product is always a Gaussian, and its mean converges to the mode.
         """
-        if isinstance(self.examples, ExampleSites):
-            group: SiteGroup = [(ExampleSites(self.examples.rows.at_mean(), self.examples.own), 1.0)]
-        else:
-            group = [(TiedSites(each.rows.at_mean(), each.own), 1.0) for each in self.examples]
+        group: SiteGroup = [(self.examples.at_mean(), 1.0)]
         return group + ([] if self.marginal is None else [(MarginalTangents(self.marginal), 1.0)])
 
 
 def factors_of(
-    target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
+    target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], draws: int, seed: int
 ) -> Factors:
-    """Return the factors of the data; with `stochastic`, the examples of a class share a site."""
-    target = rows_on(target, data[0].device)
-    examples = _shuffled(_with_unlabelled(target, net, head, _examples(target, net, head, *data)), seed)
-    features, setting = examples.features, target.terms(examples.features)
-    likelihood = copy.deepcopy(net.likelihood)
+    """Return the factors of the data."""
+    target = target.on(data[0].device)
+    features, votes = _examples(target, net, head, *data, None if target.unlabelled is None else target.unlabelled.x)
+    assert votes is not None
+    order = torch.randperm(len(votes), generator=torch.Generator().manual_seed(seed)).to(votes.device)
+    features, votes = features[order], votes[order]  # so that any part has the same mix of classes
+    setting, likelihood = target.terms(features), copy.deepcopy(net.likelihood)
     likelihood = likelihood.double() if isinstance(likelihood, nn.Module) else likelihood
     log_offset, importance = loss_mix(target, setting)
     sampled = None if target.unlabelled is None else target.class_terms(features).sampling > 0
     table = output_table(likelihood, log_offset, sampled)
     assert target.num_data is not None
     total = target.num_data * (1 + target.unlabelled_mass)
-    votes = total / examples.counts.sum() * examples.counts[:, None] * examples.votes
     outputs, weights = head.module.out_features, head.layout.size
-    points = normal_points(outputs, draws, seed).to(features.device)
-    rows = ExampleFactors(features, votes * importance, table, points)
-    sites: ExampleSites | list[TiedSites] = ExampleSites(rows, _flat(features, len(features), outputs))
-    if stochastic:
-        main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs are 0 for every w: such a factor is constant
-        sites = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
-    exponents = -votes.sum(0) if setting.of_marginal is None else -total * setting.of_marginal
-    if not target.gains or bool((exponents.abs() <= _NOTHING * total).all()):  # with κ = 1 at the sampled mix they cancel
+    exponents = total / votes.sum() * votes
+    points, flat = normal_points(outputs, draws, seed).to(features.device), _flat(features, len(features), outputs)
+    sites = ExampleSites(features, exponents * importance, table, points, flat)
+    of_marginal = -exponents.sum(0) if setting.of_marginal is None else -total * setting.of_marginal
+    if not target.gains or bool((of_marginal.abs() <= _NOTHING * total).all()):  # with κ = 1 at the sampled mix they cancel
         return Factors(sites, None)
-    pool = examples if target.pool is None else _examples(target, net, head, *target.pool)
+    pool, of_pool = (features, votes) if target.pool is None else _examples(target, net, head, *target.pool)
+    beta = pool.new_ones(len(pool)) if of_pool is None else of_pool @ (setting.reference / setting.sampling)
+    log_weights = (beta / (len(pool) if of_pool is None else of_pool.sum())).log()
     points = normal_points(weights, draws, seed).to(features.device)
-    own = _flat(features, len(exponents), weights)
-    return Factors(sites, MarginalSites(pool.features, pool.log_weights(setting), exponents, table, points, own))
+    own = _flat(features, len(of_marginal), weights)
+    return Factors(sites, MarginalSites(pool, log_weights, of_marginal, table, points, own))
 
 
-@dataclass(frozen=True, eq=False)
-class _Examples:
-    """The rows that are not ignored.
+def _examples(
+    target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None, others: Tensor | None = None
+) -> tuple[Float[Tensor, "n p"], Float[Tensor, "n k"] | None]:
+    """Return h_n and v_nk times the multiple of the row, without ignored rows; unlabelled rows `others` are last.
 
-    Attributes:
-        features: h_n.
-        votes: v_nk, over the classes; with unlabelled rows, over the streams.
-        counts: the multiple of each row.
-        labelled: whether they have labels; a pool may have none.
+    Without labels there are no v.
     """
-
-    features: Float[Tensor, "n p"]
-    votes: Float[Tensor, "n k"]
-    counts: Float[Tensor, " n"]
-    labelled: bool
-
-    def log_weights(self, setting: PriorTerms) -> Float[Tensor, " n"]:
-        """Return log(β/n): p(k|w) is the sum of β/n p(k|x,w)."""
-        weights = self.votes @ (setting.reference / setting.sampling) if self.labelled else torch.ones_like(self.counts)
-        return (weights * self.counts / self.counts.sum()).log()
-
-
-def _examples(target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None) -> _Examples:
-    """Return the examples that are not ignored; without labels, return all, without votes."""
     features, outputs = head.features(net.model, x)
-    assert isinstance(target.prevalence, Prevalence)
-    classes = target.prevalence.num_classes
-    labels = outputs.new_zeros(len(outputs), dtype=torch.long) if y is None else y
-    found = class_batch(outputs, labels, target.likelihood, classes, -100, "raise").labels
-    votes = F.one_hot(found.index, classes) if found.votes is None else found.votes  # type: ignore[arg-type]
-    valid = slice(None) if found.valid is None else found.valid
-    features = features[valid]
-    return _Examples(features, votes[valid].to(features), features.new_ones(len(features)), y is not None)
-
-
-def _with_unlabelled(target: LogPosterior, net: JointModel, head: Head, examples: _Examples) -> _Examples:
-    """Return the examples, with the target's unlabelled rows after them if it has any, over the streams."""
-    if target.unlabelled is None:
-        return examples
-    others = head.features(net.model, target.unlabelled.x)[0]
-    counts = examples.counts.new_full((len(others),), target.unlabelled_mass * len(examples.counts) / len(others))
-    sampled = target.class_terms(others).sampling > 0
-    votes = F.pad(examples.votes[:, sampled], (0, 1, 0, len(others)))
-    votes[len(examples.counts) :, -1] = 1.0
-    return _Examples(torch.cat([examples.features, others]), votes, torch.cat([examples.counts, counts]), True)
-
-
-def _shuffled(examples: _Examples, seed: int) -> _Examples:
-    """Return the examples in random order, so that any part has the same mix of classes."""
-    order = torch.randperm(len(examples.counts), generator=torch.Generator().manual_seed(seed)).to(examples.counts.device)
-    return _Examples(examples.features[order], examples.votes[order], examples.counts[order], examples.labelled)
+    if others is not None:
+        features = torch.cat([features, head.features(net.model, others)[0]])
+    labels = target.labels_of(outputs, y, len(features) - len(outputs))
+    if y is None:
+        return features, None
+    votes = labels.counted_votes(features)
+    used = votes.any(1)
+    return features[used], votes[used]
 
 
 def _flat(like: Tensor, *shape: int) -> NaturalParameters:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -78,14 +78,6 @@ class GaussianMoments:
         size = features.shape[1]
         halves = (features @ self.covariance.reshape(-1, size, len(self.mean))).unflatten(-1, (-1, size))
         return GaussianMoments(features @ self.mean.reshape(-1, size).T, torch.einsum("anbp,np->nab", halves, features))
-
-    def without(self, site: NaturalParameters, power: float) -> GaussianMoments:
-        """Return the Gaussian divided by the site to that power."""
-        eye = torch.eye(self.mean.shape[-1]).to(self.mean)
-        covariance = torch.linalg.solve_ex(eye - power * self.covariance @ site.precision, self.covariance)[0]
-        pull = power * (_times(site.precision, self.mean) - site.shift)
-        covariance = (covariance + covariance.mT) / 2
-        return GaussianMoments(self.mean + _times(covariance, pull), covariance)
 
     def matching(self, a: Tensor, b: Tensor) -> NaturalParameters:
         """Return the change of natural parameters that gives the moments m + V a, V + V B V.
@@ -160,110 +152,62 @@ class Sites(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ExampleFactors:
-    """The factors of the data, f_n = Π_k p(k|z_n)^{e_nk}.
+class ExampleSites:
+    """A site for each row, exp(ηᵀ z_n − ½ z_nᵀ Λ z_n), for the factors of the data, f_n = Π_k p(k|z_n)^{e_nk}.
 
     Attributes:
         features: h_n.
         exponents: e_nk.
         table: z → log p(k|z).
         points: for z.
+        own: Λ and η.
     """
 
     features: Float[Tensor, "n p"]
     exponents: Float[Tensor, "n k"]
     table: OutputTable
     points: NormalPoints
+    own: NaturalParameters
 
-    def parts(self, size: int | None = None) -> Iterator[tuple[slice, ExampleFactors]]:
-        """Yield blocks of `size`; None for as many as fit into memory."""
-        outputs = self.outputs
-        size = max(1, _NUMBERS // (len(self.points) * self.exponents.shape[1] * outputs * outputs)) if size is None else size
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
+        outputs = self.points.at.shape[1]
+        size = max(1, _NUMBERS // (len(self.points) * self.exponents.shape[1] * outputs * outputs))
+        changes = [part._matched(q.outputs(part.features), power) for part in self.parts(size)]
+        return NaturalParameters(torch.cat([each.precision for each in changes]), torch.cat([each.shift for each in changes]))
+
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
+        return NaturalParameters(_over_weights(self.features, own.precision), (own.shift.T @ self.features).flatten())
+
+    def parts(self, size: int | None) -> Iterator[ExampleSites]:
+        """Yield `size` sites at a time, views of these; None for all."""
+        size = len(self.features) if size is None else size
         for start in range(0, len(self.features), size):
             some = slice(start, start + size)
-            yield some, self.where(some)
+            own = NaturalParameters(self.own.precision[some], self.own.shift[some])
+            yield ExampleSites(self.features[some], self.exponents[some], self.table, self.points, own)
 
-    def at_mean(self) -> ExampleFactors:
-        """Return the same factors with a single point, the mean of z, so that sites become tangents."""
-        return ExampleFactors(
-            self.features, self.exponents, self.table, NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0)
-        )
+    def at_mean(self) -> ExampleSites:
+        """Return the same sites with a single point, the mean of z, so that they become tangents."""
+        return replace(self, points=NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0))
 
-    @property
-    def outputs(self) -> int:
-        """The number of outputs."""
-        return self.points.at.shape[1]
-
-    def matched(self, q: GaussianMoments, site: NaturalParameters, power: float) -> NaturalParameters:
+    def _matched(self, q: GaussianMoments, power: float) -> NaturalParameters:
         """Return the change of the sites that matches the factors, row by row, given z under the approximation."""
         factor, info = torch.linalg.cholesky_ex(q.covariance)
         z = q.mean[:, None] + self.points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
         log_p, gradients, hessians = self.table.derivatives(z)
-        e = self.exponents
-        pull = z @ site.precision
-        log_g = torch.einsum("nsk,nk->ns", log_p, e) - (z * (site.shift[:, None] - 0.5 * pull)).sum(-1)
+        e, precision, shift = self.exponents, self.own.precision, self.own.shift
+        pull = z @ precision
+        log_g = torch.einsum("nsk,nk->ns", log_p, e) - (z * (shift[:, None] - 0.5 * pull)).sum(-1)
         weight = torch.softmax(power * log_g + self.points.log_weight, 1)
-        slope = torch.einsum("nsko,nk->nso", gradients, e) + pull - site.shift[:, None]
+        slope = torch.einsum("nsko,nk->nso", gradients, e) + pull - shift[:, None]
         shared = hessians.shape[-3] == 1
-        bend = torch.einsum("nskab,nk,ns->nab", hessians, e.sum(1, keepdim=True) if shared else e, weight) + site.precision
-        change = q.matching(*_tilt(weight, power * slope, power * bend))
-        return NaturalParameters(change.precision / power, change.shift / power)
-
-    def where(self, some: slice | Tensor) -> ExampleFactors:
-        """Return the factors of some rows."""
-        return ExampleFactors(self.features[some], self.exponents[some], self.table, self.points)
-
-    def over_weights(self, site: NaturalParameters) -> NaturalParameters:
-        """Return the product of the rows' sites, in w."""
-        return NaturalParameters(_over_weights(self.features, site.precision), (site.shift.T @ self.features).flatten())
-
-
-@dataclass(frozen=True, eq=False)
-class ExampleSites:
-    """A site for each row, exp(ηᵀ z_n − ½ z_nᵀ Λ z_n)."""
-
-    rows: ExampleFactors
-    own: NaturalParameters
-
-    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        precision, shift = torch.empty_like(self.own.precision), torch.empty_like(self.own.shift)
-        for some, rows in self.rows.parts():
-            site = NaturalParameters(self.own.precision[some], self.own.shift[some])
-            new = rows.matched(q.outputs(rows.features), site, power)
-            # a row without a match keeps its site until the others have changed
-            sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
-            precision[some] = torch.where(sound[:, None, None], new.precision, 0.0)
-            shift[some] = torch.where(sound[:, None], new.shift, 0.0)
-        return NaturalParameters(precision, shift)
-
-    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
-        return self.rows.over_weights(own)
-
-    def parts(self, size: int | None) -> Iterator[ExampleSites]:
-        """Yield `size` sites at a time, views of these."""
-        for some, rows in self.rows.parts(len(self.rows.features) if size is None else size):
-            yield ExampleSites(rows, NaturalParameters(self.own.precision[some], self.own.shift[some]))
-
-
-@dataclass(frozen=True, eq=False)
-class TiedSites:
-    """One site in w for all n rows, each row's being the n-th root of it: stochastic EP (Li et al. 2015)."""
-
-    rows: ExampleFactors
-    own: NaturalParameters
-
-    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        cavity = q.without(self.own, power / len(self.rows.features))
-        total = NaturalParameters(torch.zeros_like(self.own.precision), torch.zeros_like(self.own.shift))
-        for _, rows in self.rows.parts():
-            none = NaturalParameters(
-                *(rows.features.new_zeros(len(rows.features), *[rows.outputs] * times) for times in (2, 1))
-            )
-            total = total.plus(rows.over_weights(rows.matched(cavity.outputs(rows.features), none, power)))
-        return total.plus(self.own, -1.0)
-
-    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
-        return own
+        bend = torch.einsum("nskab,nk,ns->nab", hessians, e.sum(1, keepdim=True) if shared else e, weight) + precision
+        new = q.matching(*_tilt(weight, power * slope, power * bend)).times(1 / power)
+        # a row without a match keeps its site until the others have changed
+        sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
+        return NaturalParameters(
+            torch.where(sound[:, None, None], new.precision, 0.0), torch.where(sound[:, None], new.shift, 0.0)
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from ...arrays import checked_int
 from ...prevalence import Prevalence
+from ...tensors import own_random
 from ..diagnostics import judge_gaussian
 from ..distributions import DenseGaussian, Diverged
 from ..joint_model import JointModel
@@ -20,7 +22,7 @@ from ..map import map_estimate
 from ..minibatches import Data, Device, Minibatches
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
-from ..steps import own_random, positive_number, steps_of, whole_number
+from ..steps import positive_number, steps_of
 from ..target import LogPosterior, inference_method
 from .factors import Factors, Head, SiteGroup, factors_of, head_of
 from .sites import GaussianMoments, NaturalParameters
@@ -40,7 +42,6 @@ def expectation_propagation(
     mode: Posterior | Params | None = None,
     power: float = 1.0,
     damping: float = 0.5,
-    stochastic: bool = False,
     iterations: int = 200,
     tolerance: float = 1e-3,
     draws: int = 512,
@@ -69,12 +70,11 @@ def expectation_propagation(
             the intercept, or a hyperplane separates the classes, EP may not converge. Then α is divided by four, repeatedly if
             necessary; standard deviations may then be too small, as in variational inference.
         damping: the fraction of a site's change to apply.
-        stochastic: use one site for all examples of a class, instead of one for each: less memory, less exact.
         iterations: maximum number of sweeps; each updates all sites once.
         tolerance: stop when no mean changes by more, in standard deviations, and no log standard deviation.
         draws: number of draws of the weights, for the marginal, and of the outputs, for the examples; with up to three
             dimensions, quadrature is used instead.
-        batch_size: number of examples to update together; None for all. The result is the same. `stochastic` always uses all.
+        batch_size: number of examples to update together; None for all. The result is the same.
         seed: seed of the draws, and of `map_estimate`.
         device: where to compute, in float64; None: where model and data are.
         progress: whether to show a progress bar; None for only on a terminal.
@@ -96,8 +96,8 @@ def expectation_propagation(
         True
     """
     power, damping, tolerance = _share(power, "power"), _share(damping, "damping"), positive_number(tolerance, "tolerance")
-    iterations, draws = whole_number(iterations, "iterations"), whole_number(draws, "draws")
-    size = None if batch_size is None else whole_number(batch_size, "batch_size")
+    iterations, draws = checked_int(iterations, "iterations", 1), checked_int(draws, "draws", 1)
+    size = None if batch_size is None else checked_int(batch_size, "batch_size", 1)
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
     if target.exact:
@@ -112,7 +112,7 @@ def expectation_propagation(
     fixed = {name: value.clone() for name, value in net.own().items() if name not in head.names}
     with torch.no_grad(), own_random(seed):
         natural = head.prior(target, net.own())
-        factors = factors_of(target, net, head, batches.whole(), stochastic, draws, seed)
+        factors = factors_of(target, net, head, batches.whole(), draws, seed)
 
     def found(q: GaussianMoments, record: Mapping[str, Any]) -> Posterior:
         return posterior_of(target, _gaussian(q, head), head.layout, fixed, record=record)

@@ -18,15 +18,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...arrays import checked_int
 from ...prevalence import Prevalence
+from ...tensors import in_mode, own_random
 from ..diagnostics import judge_chains
-from ..distributions import Layout, Particles
+from ..distributions import Layout, Particles, check_finite
 from ..joint_model import JointModel
 from ..map import map_estimate, on_device, reset_marginal, thinned, untrained_state
 from ..minibatches import Data, Device, Minibatches
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
-from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from ..steps import positive_number, steps_of
 from ..target import LogPosterior, inference_method
 from .adaptation import FIRST_SCALE, ChainGradients, fitted_scale, gradient_noise, heat, most_heated, steady_lr, steepest
 
@@ -240,9 +242,9 @@ class ChainOptions:
 
     def __post_init__(self) -> None:
         for name in ("chains", "steps", "thin"):
-            whole_number(getattr(self, name), name)
+            checked_int(getattr(self, name), name, 1)
         if self.warmup is not None:
-            whole_number(self.warmup, "warmup", 0)
+            checked_int(self.warmup, "warmup", 0)
         positive_number(self.temperature, "temperature")
         if self.lr is not None:
             positive_number(self.lr, "lr")

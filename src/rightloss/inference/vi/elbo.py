@@ -13,15 +13,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...arrays import checked_choice, checked_int
 from ...losses.gain import at_reference
 from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
+from ...tensors import in_mode, own_random
 from ..diagnostics import judge_gaussian
-from ..distributions import Distribution, Layout
+from ..distributions import Distribution, Layout, check_finite
 from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
 from ..minibatches import Batch, Data, Device, Minibatches, counting
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
-from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from ..steps import positive_number, steps_of
 from ..target import LogPosterior, inference_method
 from .families import Family, MeanField, family_of
 from .local_reparametrisation import LocalNoise, local_noise_for
@@ -336,8 +338,7 @@ def _course(values: list[Tensor]) -> list[float]:
 
 def _check(samples: int, temperature: float, steps: int, lr: float, initial_sd: float, rank: int, estimator: str) -> None:
     for name, count in {"samples": samples, "steps": steps, "rank": rank}.items():
-        whole_number(count, name)
+        checked_int(count, name, 1)
     for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
         positive_number(value, name)
-    if estimator not in ("auto", "shared", "local"):
-        raise ValueError(f"Expected `estimator` to be 'auto', 'shared' or 'local', but got {estimator!r}: choose one.")
+    checked_choice(estimator, "estimator", ("auto", "shared", "local"))

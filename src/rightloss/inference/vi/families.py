@@ -7,12 +7,14 @@ family measures its steps in standard deviations, so that one learning rate fits
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...arrays import checked_choice
 from ..distributions import DenseGaussian, DiagonalGaussian, Distribution, LowRankGaussian
 
 _LOG_2PI_E = math.log(2 * math.pi) + 1
@@ -45,13 +47,12 @@ class Family(Protocol):
 
 def family_of(name: str, start: Float[Tensor, " d"], deviation: float, rank: int) -> Family:
     """Return the family of that name around `start`, with this standard deviation."""
-    if name == "mean-field":
-        return MeanField(start, deviation)
-    if name == "full-rank":
-        return FullRank(start, deviation)
-    if name == "low-rank":
-        return LowRank(start, deviation, rank)
-    raise ValueError(f"Expected `family` to be 'mean-field', 'full-rank' or 'low-rank', but got {name!r}: choose one of them.")
+    families: dict[str, Callable[[], Family]] = {
+        "mean-field": lambda: MeanField(start, deviation),
+        "full-rank": lambda: FullRank(start, deviation),
+        "low-rank": lambda: LowRank(start, deviation, rank),
+    }
+    return families[checked_choice(name, "family", families)]()
 
 
 class MeanField:

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...arrays import checked_int
 from ...atomic_files import check_writable, write_whole
 from ...lock import only_run
+from ...process_pool import Failure, run_jobs
+from ..archive import checked_columns
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
-from .dicom_index import Found, find_series
+from .dicom_files import Found, find_series, printable, require
 from .shards import (
     NAMES,
     RATINGS,
@@ -36,12 +38,11 @@ from .shards import (
     make_shard,
     nodules_written,
     numeric_columns,
+    ratings_by_reader,
     read_shard,
     shard_job,
     write_patches,
 )
-from .slices import printable, require
-from .workers import Failure, run_jobs
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -50,7 +51,6 @@ __all__ = ["Prepared", "Remark", "prepare"]
 
 Report = Callable[[int, int, str], object]
 
-_NEEDED = (*NAMES, "x", "y", "z", *RATINGS)
 _RESERVED = {"patches", "ratings", "spacing_mm", "nodule_id", "outside"}
 _ANY_SERIES = (ShardNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would raise as well
 
@@ -177,7 +177,8 @@ def prepare(
         found = find_series(folder, set(table["series_uid"]))
         _check_found(found, folder)
         parts.mkdir(exist_ok=True)
-        jobs = {uid: _job(uid, files, table, folder, parts, size, expected) for uid, files in found.series.items()}
+        rows = dict(list(table.groupby("series_uid")))
+        jobs = {uid: shard_job(parts, folder, files, rows[uid], size, expected.get(uid)) for uid, files in found.series.items()}
         count = min(8, os.cpu_count() or 1) if workers is None else workers
         failures = _make_shards(jobs, count, timeout, report)
         shards = {uid: read_shard(job.path, patches=False) for uid, job in jobs.items() if uid not in failures}
@@ -215,22 +216,6 @@ def _is_sound(shard: Path) -> bool:
     except (FileNotFoundError, ValueError, KeyError):
         return False
     return True
-
-
-def _job(
-    uid: str,
-    files: tuple[Path, ...],
-    table: DataFrame,
-    root: Path,
-    parts: Path,
-    size: int,
-    expected: Mapping[str, NDArray[np.float32]],
-) -> ShardJob:
-    rows = table[table["series_uid"] == uid]
-    diameters = rows["diameter_mm"] if "diameter_mm" in rows else [0.0] * len(rows)
-    columns = zip(rows["nodule"], rows["x"], rows["y"], rows["z"], diameters, strict=True)
-    nodules = {int(number): (x, y, z, diameter) for number, x, y, z, diameter in columns}
-    return shard_job(parts, root, files, nodules, size, expected.get(uid))
 
 
 def _summary(
@@ -281,12 +266,9 @@ def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | No
         raise ValueError(f"Expected the path of an .npz file in a folder that exists, but got {target}: make the folder first?")
     if target.exists() and nodules_written(target, parts) is None:
         raise ValueError(f"Expected a new file, but {target} exists: remove it, or choose another name.")
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
-        raise ValueError(f"Expected `size` to be a whole number from 1 to 512, but got {size!r}: 64 is usual.")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise ValueError(
-            f"Expected `workers` to be a whole number from 0, but got {workers!r}: leave it out for one per processor."
-        )
+    checked_int(size, "size", 1, 512, "64 is usual")
+    if workers is not None:
+        checked_int(workers, "workers", 0, remedy="leave it out for one per processor")
     check_writable(target.parent)  # now rather than after hours
 
 
@@ -312,11 +294,13 @@ def _check_progress(prepared: Prepared, target: Path, parts: Path) -> None:
 
 def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> DataFrame:
     """Return the rows of these series, or all, with whole `nodule` numbers; ValueError if an archive cannot store them."""
-    missing = [name for name in _NEEDED if name not in table]
+    numbers = ("x", "y", "z", *RATINGS)
+    missing = [*(name for name in NAMES if name not in table), *(set(numbers) - set(table.select_dtypes("number")))]
     clash = sorted({*(_RESERVED & set(table.columns)), *map(str, table.columns[table.columns.duplicated()])})
     if missing or clash:
         raise ValueError(
-            f"Expected a table like `nodules()`, but it lacks {missing} and has {clash}: add the first, rename the second."
+            f"Expected a table like `nodules()`, but it lacks {missing} (as numbers) and has {clash}: add the first, "
+            "rename the second."
         )
     if series is not None:
         wanted = [series] if isinstance(series, str) else list(series)
@@ -325,36 +309,18 @@ def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> Data
                 f"Expected series of the table, but {unknown[:3]} are not in it: UIDs are in its column `series_uid`."
             )
         table = table[table["series_uid"].isin(wanted)]
-    _check_names(table)
-    _check_numbers(table)
-    return table.assign(nodule=table["nodule"].astype(np.int64))
-
-
-def _check_names(table: DataFrame) -> None:
-    numbers = table["nodule"].to_numpy()
-    whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and (numbers % 1 == 0).all())
-    if len(table) == 0 or not whole or table["nodule"].duplicated().any():
+    names, counts = table["nodule"], table[RATINGS]
+    if not len(table) or names.duplicated().any() or names.dtype.kind not in "iuf" or (names % 1 != 0).any():
         raise ValueError(
             "Expected nodules with whole numbers of their own in `nodule`, but the table has none, doubles or others: "
             "number them."
         )
-    if table["patient_id"].isna().any() or (table["patient_id"].astype(str) == "").any():
-        raise ValueError("Expected a `patient_id` for every nodule, but some have none: name every patient.")
     odd = [uid for uid in table["series_uid"].unique() if not re.fullmatch(r"[0-9.]{1,64}", str(uid))]
     if odd:
         raise ValueError(f"Expected DICOM UIDs in `series_uid`, but got {odd[:3]}: digits and dots, at most 64.")
-
-
-def _check_numbers(table: DataFrame) -> None:
-    columns = numeric_columns(table)
-    odd = [name for name, values in columns.items() if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8]
-    odd += [name for name in ("x", "y", "z", *RATINGS) if name not in columns]
-    gaps = [name for name, values in columns.items() if name not in odd and not np.isfinite(values).all()]
-    if odd or gaps:
-        raise ValueError(
-            f"Expected finite columns of whole or floating-point numbers, but {odd} are none and {gaps} have gaps: fill the "
-            "gaps, or leave the columns out."
-        )
-    counts = table[RATINGS].to_numpy(dtype=float)
-    if (counts.sum(1) < 1).any() or (counts < 0).any() or (counts % 1 != 0).any():
-        raise ValueError("Expected whole counts and a rating for every nodule, but some have others or none: leave them out.")
+    if not ((counts >= 0) & (counts % 1 == 0)).all(axis=None):
+        raise ValueError("Expected whole counts of readers for every rating, but some are others: leave such nodules out.")
+    patients = table["patient_id"].fillna("").to_numpy(str)
+    columns = {"ratings": ratings_by_reader(table), "patient_id": patients, **numeric_columns(table)}
+    checked_columns(np.zeros((len(table), 1, 1)), columns, "the table of nodules")  # now rather than after hours
+    return table.assign(nodule=names.astype(np.int64))

@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Float, Float64, Int16
 from numpy.typing import NDArray
 
-from .slices import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
+from ...arrays import checked_int, checked_number
+from .dicom_files import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
 
 __all__ = ["Patch", "Series", "cut_patch", "read_series"]
 
@@ -314,7 +315,10 @@ def cut_patch(
         ((8, 8, 8), 40, 0.0)
     """
     require("scipy")
-    _check(series, x, y, z, size, spacing, diameter)
+    checked_int(size, "size", 1, 512, "64 is usual")
+    checked_number(spacing, "spacing", 1e-3, 1000, "give millimetres")
+    checked_number(diameter, "diameter", 0, 1000, "give millimetres")
+    _check_place(series, x, y, z)
     away = (np.arange(size, dtype=np.float64) - (size - 1) / 2) * spacing
     centre = np.interp(z, series.z, series.positions)
     problems = _interpolated(series, float(centre), float(away[-1]), float(diameter) / 2)
@@ -391,15 +395,7 @@ def _interpolated(series: Series, centre: float, reach: float, radius: float) ->
     return tuple(notes)
 
 
-def _check(
-    series: Series, x: float | int, y: float | int, z: float | int, size: int, spacing: float | int, diameter: float | int
-) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
-        raise ValueError(f"Expected `size` to be a whole number from 1 to 512, but got {size!r}: 64 is usual.")
-    if not 0 < spacing < 1000:
-        raise ValueError(f"Expected `spacing` to be positive, but got {spacing!r}: give millimetres.")
-    if not 0 <= diameter < 1000:
-        raise ValueError(f"Expected `diameter` to be 0 or more, but got {diameter!r}: give millimetres.")
+def _check_place(series: Series, x: float | int, y: float | int, z: float | int) -> None:
     _, rows, columns = series.hu.shape
     if not (-0.5 <= x <= columns - 0.5 and -0.5 <= y <= rows - 0.5 and series.z[0] - 0.01 <= z <= series.z[-1] + 0.01):
         raise ValueError(

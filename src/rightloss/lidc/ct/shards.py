@@ -86,7 +86,7 @@ def shard_job(
     folder: Path,
     root: Path,
     files: Sequence[Path],
-    nodules: Mapping[int, tuple[float, float, float, float]],
+    table: DataFrame,
     size: int,
     expected: Sequence[float] | NDArray[np.floating] | None = None,
 ) -> ShardJob:
@@ -96,11 +96,13 @@ def shard_job(
         folder: of the shards.
         root: the folder of the files. The shard does not depend on its path.
         files: of the series.
-        nodules: centres (x, y, z) and diameters by number.
+        table: the rows of its nodules; without `diameter_mm`, diameters are 0.
         size: voxels along each axis.
         expected: z of all slices that the series should have, if known.
     """
-    rows = tuple((number, float(x), float(y), float(z), float(d)) for number, (x, y, z, d) in nodules.items())
+    diameters = table["diameter_mm"] if "diameter_mm" in table else [0.0] * len(table)
+    columns = (map(float, column) for column in (table["x"], table["y"], table["z"], diameters))
+    rows = tuple(zip(map(int, table["nodule"]), *columns, strict=True))
     slices = None if expected is None else tuple(float(z) for z in expected)
     states = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     content = [_VERSION, {"nodules": rows, "size": size, "expected": slices}, states]
@@ -171,7 +173,7 @@ def write_patches(target: Path, table: DataFrame, shards: Mapping[Path, Shard], 
     }
     spacing = np.full(len(rows), _SPACING, np.float32)
     whole = folder / "archive.npz"  # in the shards' folder first, which the next run clears after a kill
-    write_archive(whole, patches, _ratings(rows), rows["patient_id"].to_numpy(dtype=str), spacing, columns)
+    write_archive(whole, patches, ratings_by_reader(rows), rows["patient_id"].to_numpy(dtype=str), spacing, columns)
     del patches
     (folder / "patches.npy").unlink()
     write_whole(folder / _NOTE, json.dumps([len(rows), *_state(whole)]))
@@ -200,7 +202,7 @@ def _state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _ratings(rows: DataFrame) -> NDArray[np.int8]:
+def ratings_by_reader(rows: DataFrame) -> NDArray[np.int8]:
     """Return each nodule's ratings, ascending, a column per reader, from the counts by rating; 0 for none."""
     counts = rows[RATINGS].to_numpy(dtype=int)
     readers = counts.sum(1)

@@ -1,11 +1,9 @@
 """The paper's networks: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
 
-layers        convolutions, initial weights, checks of arguments
-low_level     VGG16's first two convolutions
+layers        VGG16's first two convolutions; convolutions, initial weights, checks of arguments
 bodies        features of one view: ConvNet, InceptionNet, gated
-multiview     features of all views → logits
+multiview     features of all views → logits; nets of fixed sizes, by name
 metadata      metadata columns → logits that are added to those of the image
-ready_made    nets of fixed sizes, by name
 """
 
 from .bodies import ConvBody as ConvBody
@@ -13,16 +11,16 @@ from .bodies import GatedBody as GatedBody
 from .bodies import InceptionBlock as InceptionBlock
 from .bodies import InceptionBody as InceptionBody
 from .bodies import RecurrentGate as RecurrentGate
-from .low_level import LowLevelBlock as LowLevelBlock
+from .layers import LowLevelBlock as LowLevelBlock
 from .metadata import MetadataBlock as MetadataBlock
 from .metadata import WithMetadata as WithMetadata
 from .multiview import FullyConvolutionalNet as FullyConvolutionalNet
 from .multiview import GatedNet as GatedNet
 from .multiview import MultiViewNet as MultiViewNet
+from .multiview import convnet as convnet
 from .multiview import each_view as each_view
+from .multiview import fully_convolutional_net as fully_convolutional_net
+from .multiview import gated_net as gated_net
+from .multiview import inception_net as inception_net
+from .multiview import metadata_net as metadata_net
 from .multiview import pool_views as pool_views
-from .ready_made import convnet as convnet
-from .ready_made import fully_convolutional_net as fully_convolutional_net
-from .ready_made import gated_net as gated_net
-from .ready_made import inception_net as inception_net
-from .ready_made import metadata_net as metadata_net

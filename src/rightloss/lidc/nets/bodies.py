@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .layers import checked_count, checked_dropout, checked_widths, conv_layers, he_start
-from .low_level import CHANNELS
+from ...arrays import checked_int, checked_number
+from .layers import CHANNELS, checked_widths, conv_layers, he_start
 
 
 class ConvBody(nn.Module):
@@ -39,15 +39,18 @@ class ConvBody(nn.Module):
     ) -> None:
         super().__init__()
         widths = checked_widths(widths)
-        self.layers = nn.Sequential(*conv_layers(channels, widths, [2] * len(widths), dropout))
+        self.layers = nn.Sequential(*self._layers(channels, widths, dropout))
         self.num_features = widths[-1]
         he_start(self, generator)
 
     def forward(self, features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m"]:
         return self.layers(features).mean((2, 3))
 
+    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
+        return conv_layers(channels, widths, [2] * len(widths), dropout)
 
-class InceptionBody(nn.Module):
+
+class InceptionBody(ConvBody):
     """`ConvBody` with inception blocks of stride 2 instead of convolutions.
 
     Args:
@@ -63,20 +66,12 @@ class InceptionBody(nn.Module):
         torch.Size([5, 128])
     """
 
-    def __init__(
-        self, channels: int, widths: Sequence[int], dropout: float = 0.1, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        widths, dropout = checked_widths(widths), checked_dropout(dropout)
+    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
+        share, before = checked_number(dropout, "dropout", 0, 0.99, "0 for none"), checked_int(channels, "channels", 1)
         layers: list[nn.Module] = []
-        for before, after in zip([checked_count(channels, "channels"), *widths], widths, strict=False):
-            layers += [InceptionBlock(before, after), nn.Dropout2d(dropout)]
-        self.layers = nn.Sequential(*layers)
-        self.num_features = widths[-1]
-        he_start(self, generator)
-
-    def forward(self, features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m"]:
-        return self.layers(features).mean((2, 3))
+        for first, after in zip([before, *widths], widths, strict=False):
+            layers += [InceptionBlock(first, after), nn.Dropout2d(share)]
+        return layers
 
 
 class InceptionBlock(nn.Module):
@@ -98,7 +93,7 @@ class InceptionBlock(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        width = checked_count(width, "width")
+        width = checked_int(width, "width", 1)
         if width % 8:
             raise ValueError(f"Expected the width of an inception block to be a multiple of 8, but got {width}: round it up.")
         quarter, eighth = width // 4, width // 8
@@ -178,8 +173,8 @@ class RecurrentGate(nn.Module):
 
     def __init__(self, channels: int, hidden: int, steps: int) -> None:
         super().__init__()
-        hidden = checked_count(hidden, "hidden")
-        self.steps = checked_count(steps, "steps")
+        hidden = checked_int(hidden, "hidden", 1)
+        self.steps = checked_int(steps, "steps", 1)
         self.projection = nn.Conv2d(channels, hidden, 1)
         self.rates = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1)  # z and r
         self.proposal = nn.Conv2d(2 * hidden, hidden, 3, padding=1)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...arrays import checked_int
 from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
-from .layers import checked_count, checked_outputs
+from .layers import checked_outputs
 
 _LARGE = 20  # for columns of mean 0 and standard deviation 1
 
@@ -62,8 +63,8 @@ class MetadataBlock(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.num_features, self.num_outputs = checked_count(num_features, "num_features"), checked_outputs(num_outputs)
-        self.units = checked_count(units, "units")
+        self.num_features, self.num_outputs = checked_int(num_features, "num_features", 1), checked_outputs(num_outputs)
+        self.units = checked_int(units, "units", 1)
         self.where = nn.Linear(self.num_features, self.units)  # g
         self.what = nn.Linear(self.num_features, self.units * self.num_outputs)  # l
         self.register_parameter("bias", nn.Parameter(torch.zeros(self.num_outputs)) if bias else None)
@@ -183,14 +184,13 @@ class WithMetadata(nn.Module):
 
 
 def _check_metadata(metadata: Tensor, num_features: int) -> None:
-    if not isinstance(metadata, Tensor) or metadata.ndim != 2 or metadata.shape[1] != num_features:
-        came = f"shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
+    fits = isinstance(metadata, Tensor) and metadata.ndim == 2 and metadata.shape[1] == num_features
+    if not fits or not metadata.is_floating_point():
+        came = f"{metadata.dtype} of shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
         raise ValueError(
-            f"Expected metadata, a tensor of shape (n, {num_features}), but got {came}: a row per nodule, "
-            "with the columns that the block was made for."
+            f"Expected metadata, a tensor of floating-point numbers of shape (n, {num_features}), but got {came}: a row per "
+            "nodule, with the columns that the block was made for."
         )
-    if not metadata.is_floating_point():
-        raise ValueError(f"Expected metadata of floating-point numbers, but got {metadata.dtype}: metadata.float().")
 
 
 def _check_finite(metadata: Tensor) -> None:

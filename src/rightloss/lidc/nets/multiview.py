@@ -1,26 +1,31 @@
-"""Networks for several views of one nodule.
+"""Networks for several views of one nodule: their parts, and ready-made ones, the paper's and small ones for CPUs.
 
 Stage: views (n, s, h, w) → features of each (n, s, m) → pooled (n, m) → logits (n, num_outputs).
+
+Full ready-made networks have m = 256 features. Small ones use every second low-level feature, so that the second convolution
+has a quarter of the cost and replaces one layer of stride 2, and have m = 64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...arrays import checked_choice, checked_int
 from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
-from .bodies import GatedBody
-from .layers import checked_count, checked_outputs, checked_widths, conv_layers, he_start, zero_start
-from .low_level import CHANNELS
+from .bodies import ConvBody, GatedBody, InceptionBody
+from .layers import CHANNELS, LowLevelBlock, checked_outputs, checked_widths, conv_layers, he_start, zero_start
+from .metadata import MetadataBlock, WithMetadata
 
-Pool = Literal["min", "max", "mean"]
-POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
+FULL, SMALL = (64, 128, 256, 256), (32, 64, 64)  # channels after each layer of stride 2
+Pooling = Literal["min", "max", "mean"]
+POOLS: dict[Pooling, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
 
 
 class MultiViewNet(nn.Module):
@@ -44,12 +49,12 @@ class MultiViewNet(nn.Module):
     """
 
     def __init__(
-        self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pool = "max"
+        self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pooling = "max"
     ) -> None:
         super().__init__()
-        self.pool = _checked_pool(pool)
+        self.pool = checked_choice(pool, "pool", POOLS)
         self.low_level, self.body = low_level, body
-        self.head = nn.Linear(checked_count(num_features, "num_features"), checked_outputs(num_outputs))
+        self.head = nn.Linear(checked_int(num_features, "num_features", 1), checked_outputs(num_outputs))
         zero_start(self.head)
 
     def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
@@ -63,7 +68,7 @@ class MultiViewNet(nn.Module):
         return f"pool={self.pool!r}"
 
 
-class GatedNet(nn.Module):
+class GatedNet(MultiViewNet):
     """`MultiViewNet` with a `GatedBody`, whose maps can be shown: `gates(views)`.
 
     Args:
@@ -80,15 +85,10 @@ class GatedNet(nn.Module):
         (torch.Size([5, 2]), torch.Size([5, 9, 32, 32]))
     """
 
-    def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pool = "max") -> None:
-        super().__init__()
-        self.pool = _checked_pool(pool)
-        self.low_level, self.body = low_level, body
-        self.head = nn.Linear(body.num_features, checked_outputs(num_outputs))
-        zero_start(self.head)
+    def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pooling = "max") -> None:
+        super().__init__(low_level, body, body.num_features, num_outputs, pool)
 
-    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
-        return self.head(pool_views(each_view(views, self.low_level, self.body), self.pool))
+    body: GatedBody
 
     @torch.no_grad()
     def gates(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s h w"]:
@@ -175,7 +175,7 @@ def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[
     return found.unflatten(0, views.shape[:2])
 
 
-def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n m"]:
+def pool_views(features: Float[Tensor, "n s m"], pool: Pooling) -> Float[Tensor, "n m"]:
     """Return the "min", "max" or "mean" over views, elementwise.
 
     Examples:
@@ -187,10 +187,139 @@ def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n
     return POOLS[pool](features, 1)
 
 
-def _checked_pool(pool: Pool) -> Pool:
-    if not isinstance(pool, str) or pool not in POOLS:
-        raise ValueError(f'Expected `pool` to be "min", "max" or "mean", but got {pool!r}: choose one of the three.')
-    return pool
+def convnet(
+    num_outputs: int | Likelihood = 2,
+    *,
+    pool: Pooling = "max",
+    small: bool = False,
+    pretrained: bool = True,
+    frozen: bool | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> MultiViewNet:
+    """Return the paper's ConvNet: convolutions of stride 2 on each view.
+
+    Args:
+        num_outputs: number of logits, or the likelihood they are for.
+        pool: "min", "max" or "mean" of the features over views.
+        small: the variant for CPUs.
+        pretrained: VGG16's weights in the low-level block; otherwise random ones.
+        frozen: whether the low-level block stays fixed; by default if it is pretrained.
+        dropout: fraction of channels to drop.
+        generator: for the random weights; torch's default generator if None.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import convnet
+        >>> convnet(2, small=True)(torch.rand(5, 9, 32, 32)).shape
+        torch.Size([5, 2])
+    """
+    return _net(ConvBody, num_outputs, pool, small, pretrained, frozen, dropout, generator)
+
+
+def inception_net(
+    num_outputs: int | Likelihood = 2,
+    **options: Any,
+) -> MultiViewNet:
+    """Return the paper's InceptionNet: inception blocks of stride 2 on each view. Options as in `convnet`.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import inception_net
+        >>> inception_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
+        torch.Size([5, 2])
+    """
+    return _net(InceptionBody, num_outputs, **options)
+
+
+def fully_convolutional_net(
+    num_outputs: int | Likelihood = 2,
+    *,
+    small: bool = False,
+    pretrained: bool = True,
+    frozen: bool | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> FullyConvolutionalNet:
+    """Return a net that averages class maps, for one view per nodule. Arguments as in `convnet`, without `pool`.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import fully_convolutional_net
+        >>> fully_convolutional_net(2, small=True)(torch.rand(5, 1, 32, 32)).shape
+        torch.Size([5, 2])
+    """
+    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
+    widths, strides = ((32, 64), (2, 1)) if small else ((64, 128, 256), (2, 2, 1))
+    return FullyConvolutionalNet(low_level, widths, strides, num_outputs, dropout, generator)
+
+
+def gated_net(
+    num_outputs: int | Likelihood = 2,
+    *,
+    pool: Pooling = "max",
+    small: bool = False,
+    pretrained: bool = True,
+    frozen: bool | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> GatedNet:
+    """Return a net whose features are weighted by a map, refined by a GRU in three steps. Arguments as in `convnet`.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import gated_net
+        >>> gated_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
+        torch.Size([5, 2])
+    """
+    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
+    body = GatedBody((64,) if small else (128, 256), 16 if small else 32, 3, dropout, generator)
+    return GatedNet(low_level, body, num_outputs, pool)
+
+
+def metadata_net(
+    num_features: int,
+    num_outputs: int | Likelihood = 2,
+    *,
+    units: int = 16,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> WithMetadata:
+    """Return `convnet` plus a `MetadataBlock`, called as `net(views, metadata)`; for another image net, `WithMetadata(…)`.
+
+    The block takes columns of mean 0 and standard deviation 1. For raw ones, before training and on its rows alone:
+    `net.metadata.standardise_by(training_metadata)`.
+
+    Args:
+        num_features: columns of the metadata.
+        num_outputs: number of logits, or the likelihood they are for.
+        units: of the block.
+        generator: for the random weights; torch's default generator if None.
+        **options: as in `convnet`.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import metadata_net
+        >>> metadata_net(4, 2, small=True)(torch.rand(5, 9, 32, 32), torch.randn(5, 4)).shape
+        torch.Size([5, 2])
+    """
+    block = MetadataBlock(num_features, num_outputs, units, bias=False, generator=generator)
+    return WithMetadata(convnet(num_outputs, generator=generator, **options), block)
+
+
+def _net(
+    kind: type[ConvBody | InceptionBody],
+    num_outputs: int | Likelihood,
+    pool: Pooling = "max",
+    small: bool = False,
+    pretrained: bool = True,
+    frozen: bool | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> MultiViewNet:
+    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
+    body = kind(CHANNELS, SMALL if small else FULL, dropout, generator)
+    return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
 
 
 def _check_views(views: Tensor) -> None:
@@ -198,16 +327,11 @@ def _check_views(views: Tensor) -> None:
 
     Values slightly outside [0, 1] are accepted, for augmented images.
     """
-    if not isinstance(views, Tensor) or views.ndim != 4:
-        came = f"shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
+    if not isinstance(views, Tensor) or views.ndim != 4 or 0 in views.shape[1:] or not views.is_floating_point():
+        came = f"{views.dtype} of shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
         raise ValueError(
-            f"Expected views, a tensor of shape (n, s, h, w), but got {came}: for one view per nodule, images[:, None]."
-        )
-    if not views.is_floating_point():
-        raise ValueError(f"Expected views of floating-point numbers, but got {views.dtype}: scale them to [0, 1] first.")
-    if 0 in views.shape[1:]:
-        raise ValueError(
-            f"Expected at least one view of at least one pixel, but got shape {tuple(views.shape)}: cut views of 32×32, say."
+            f"Expected views, a tensor of floating-point numbers of shape (n, s, h, w), none of them 0, but got {came}: "
+            "scale them to [0, 1]; for one view per nodule, images[:, None]."
         )
     if views.numel() and not cannot_be_read(views):
         low, high = (float(end) for end in views.detach().aminmax())

@@ -1,16 +1,16 @@
-"""One DICOM file: its header, and its pixels in Hounsfield units.
+"""DICOM files: find those of each CT series below a folder, and read one, header and pixels in Hounsfield units.
 
-Stage: path → series UID; path → `Slice`; `Slice` → HU `(rows, columns)`.
+Stage: folder → `Found`: series UID → files; path → `Slice`; `Slice` → HU `(rows, columns)`.
 
-For any damaged, malicious or unsuitable file an `UnreadableSlice` says what is wrong. Decoders of the JPEG family are C++ code
-that a damaged file can crash, so they run in a separate process.
+For a damaged or unsuitable file an `UnreadableSlice` says what is wrong.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,37 +23,24 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from ...extras import install
-from .workers import Failure, Isolated
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["AIR", "Slice", "UnreadableSlice", "printable", "read_hu", "read_slice", "require", "series_uid_of"]
+__all__ = ["AIR", "Found", "Slice", "UnreadableSlice", "find_series", "printable", "read_hu", "read_slice", "require"]
 
 AIR = -1000  # HU
 
-_HEAD = 1 << 13  # bytes; nearly every file has its series UID in them
+_HEAD = 1 << 13  # bytes; they have the file's transfer syntax
 _LARGEST_FILE = 1 << 28  # bytes
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # a file that is compressed as a whole
-_SECONDS = 60.0  # to decode one slice
-_CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"}  # errors of a decoder that are due to the file
 _LARGEST_SIDE = 4096  # pixels; CT has 512, rarely 1024 or 2048
 _FARTHEST = 1e5  # mm from the origin
 _CT_RANGE = (-1024, 3071)  # range of HU in 12 bits
-_SERIES_UID = 0x0020_000E
-_TAGS = [
-    *("AcquisitionNumber", "BitsAllocated", "BitsStored", "Columns", "HighBit", "ImageOrientationPatient"),
-    *("ImagePositionPatient", "InstanceNumber", "NumberOfFrames", "PixelPaddingValue", "PixelRepresentation", "PixelSpacing"),
-    *("RescaleIntercept", "RescaleSlope", "Rows", "SOPInstanceUID", "SamplesPerPixel", "SeriesInstanceUID"),
-]
 
 
 class UnreadableSlice(Exception):
     """Raised when a file is not a slice of a CT volume; the message says why."""
-
-
-class FileOutOfReach(OSError):
-    """Raised when a file may be readable later: it is gone, locked or on a failing disk, or its decoder was killed."""
 
 
 def require(*packages: str) -> None:
@@ -68,6 +55,68 @@ def require(*packages: str) -> None:
 def printable(text: object) -> str:
     """Return `text` with bytes of file names that are not UTF-8 written as `\\udcff`."""
     return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files that `find_series` found below a folder.
+
+    Attributes:
+        series: the files of each wanted series, by its UID; sorted by path.
+        others: number of DICOM files of other series.
+        foreign: number of files that are not DICOM images, or have a damaged header.
+        unreadable: files and folders that could not be opened, and why.
+
+    Examples:
+        >>> from rightloss.lidc.ct import Found
+        >>> Found(series={}, others=0, foreign=1, unreadable=()).foreign
+        1
+    """
+
+    series: dict[str, tuple[Path, ...]]
+    others: int
+    foreign: int
+    unreadable: tuple[str, ...]
+
+
+def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
+    """Return the DICOM files anywhere below a folder, by series. Only the first kilobytes of each file are read.
+
+    Names do not matter. Links are followed, each folder is searched once, files that are not DICOM images are skipped.
+
+    Args:
+        folder: the folder to search.
+        wanted: the UIDs of the series to keep; all by default.
+
+    Examples:
+        >>> import tempfile
+        >>> from rightloss.lidc.ct import find_series
+        >>> find_series(tempfile.mkdtemp()).series
+        {}
+    """
+    require("pydicom")
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
+    series: dict[str, list[Path]] = {}
+    counts = Counter[str]()
+    unreadable: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom's warnings about values that violate the standard
+        for path in _files(folder, unreadable):
+            try:
+                uid = series_uid_of(path)
+            except OSError as error:
+                unreadable.append(printable(error))
+                continue
+            if uid is None:
+                counts["foreign"] += 1
+            elif wanted is not None and uid not in wanted:
+                counts["others"] += 1
+            else:
+                series.setdefault(uid, []).append(Path(path))
+    found = {uid: tuple(sorted(series[uid])) for uid in sorted(series)}
+    return Found(found, counts["others"], counts["foreign"], tuple(unreadable))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,26 +148,19 @@ class Slice:
 
 
 def series_uid_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the UID of a file's series, from its first kilobytes; None if it is not a DICOM image."""
-    from pydicom.errors import InvalidDicomError
-    from pydicom.filereader import read_partial
+    """Return the UID of a file's series, from its header; None if it is not a DICOM image, or damaged."""
+    from pydicom import dcmread
 
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb") as file:
         head = file.read(_HEAD)
         if head[128:132] != b"DICM" or _DEFLATED in head:
             return None
-        rest = min(os.fstat(file.fileno()).st_size, _LARGEST_FILE)
-        for more in (0, rest):  # all of the file if its head has no series UID
-            head += file.read(more)
-            try:
-                found = read_partial(BytesIO(head), stop_when=_behind_the_series_uid, specific_tags=[_SERIES_UID])
-                if uid := found.get("SeriesInstanceUID"):
-                    return str(uid)
-            except InvalidDicomError:
-                return None
-            except Exception:  # pydicom raises nearly any error for a damaged header
-                continue
-    return None
+        file.seek(0)
+        try:
+            found = dcmread(file, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"]).get("SeriesInstanceUID")
+        except Exception:  # pydicom raises nearly any error for a damaged header
+            return None
+    return str(found) if found else None
 
 
 def read_slice(path: str | os.PathLike[str]) -> Slice:
@@ -128,8 +170,9 @@ def read_slice(path: str | os.PathLike[str]) -> Slice:
         UnreadableSlice: it is not a DICOM file, is damaged, or is no slice of a CT volume.
         OSError: it cannot be read from the disk.
     """
+    content = _content(path)
     with _unreadable_otherwise():
-        header = _read_dataset(path, _TAGS)
+        header = _dataset(content, stop_before_pixels=True)
         if int(header.get("NumberOfFrames") or 1) != 1 or header.SamplesPerPixel != 1:
             raise UnreadableSlice("it has several frames or colours")
         numbers = [int(header.get(name) or 0) for name in ("AcquisitionNumber", "InstanceNumber")]
@@ -159,8 +202,17 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
         UnreadableSlice: the pixels are damaged, truncated, or compressed in a way that no installed decoder supports.
         OSError: they cannot be read from the disk.
     """
+    content = _content(header.path)
     with _unreadable_otherwise():
-        stored = _stored_pixels(_read_dataset(header.path), header.path, header.shape)
+        whole = _dataset(content)
+        if "PixelData" not in whole:
+            raise UnreadableSlice("it has no pixels")
+        stored = whole.pixel_array
+        if stored.shape != header.shape or stored.dtype.kind not in "iu":
+            raise UnreadableSlice(f"its pixels are {stored.dtype}{list(stored.shape)}")
+        # Bits above those stored are undefined, and can hide the sign.
+        unused = 8 * stored.dtype.itemsize - int(whole.BitsStored)
+        stored = (stored << unused) >> unused
         hu = stored.astype(np.float64) * header.slope + header.intercept
         if header.padding is not None:
             low, high = _CT_RANGE
@@ -168,8 +220,16 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
         return hu
 
 
-def _behind_the_series_uid(tag: Any, vr: str | None, length: int) -> bool:
-    return tag > _SERIES_UID or tag >> 16 == 4  # group 4: a DICOMDIR, an index of series
+def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
+    """Yield the regular files below `folder`, once each; a pipe would never end, and links may form a cycle."""
+    seen = set[tuple[int, int]]()
+    for here, folders, names in os.walk(folder, onerror=lambda error: unreadable.append(printable(error)), followlinks=True):
+        status = os.stat(here)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from filter(os.path.isfile, (os.path.join(here, name) for name in names))
 
 
 def _numbers(values: Any, count: int) -> NDArray[np.float64]:
@@ -204,88 +264,22 @@ def _check(found: Slice, header: FileDataset) -> None:
         raise UnreadableSlice(f"its orientation {found.orientation.ravel().tolist()} is not two unit vectors at a right angle")
 
 
-def _read_dataset(path: str | os.PathLike[str], tags: list[str] | None = None) -> FileDataset:
-    """Return a DICOM file; if tags are given only these, and no pixels."""
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """Return all bytes of a file; in memory, a damaged length cannot request more than there is."""
+    size = os.stat(path).st_size
+    if size > _LARGEST_FILE:
+        raise UnreadableSlice(f"it has {size / 2**20:.0f} MiB")
+    return Path(path).read_bytes()
+
+
+def _dataset(content: bytes, stop_before_pixels: bool = False) -> FileDataset:
     from pydicom import dcmread
 
-    content = _content(path)
     if content[128:132] != b"DICM":
         raise UnreadableSlice("it is not a DICOM file")
     if _DEFLATED in content[:_HEAD]:
         raise UnreadableSlice("it is deflated as a whole, which may unfold to any size")
-    return dcmread(BytesIO(content), stop_before_pixels=tags is not None, specific_tags=None if tags is None else list(tags))
-
-
-def _stored_pixels(whole: FileDataset, path: Path, shape: tuple[int, int]) -> NDArray[Any]:
-    """Return the stored values of a file, decompressed, without unused bits."""
-    from pydicom.uid import RLELossless
-
-    if "PixelData" not in whole:
-        raise UnreadableSlice("it has no pixels")
-    syntax = whole.file_meta.TransferSyntaxUID
-    if syntax.is_encapsulated and syntax != RLELossless:
-        _check_codestream(whole, shape)
-        pixels = _decode_isolated(path)
-    else:
-        pixels = whole.pixel_array
-    if pixels.shape != shape or pixels.dtype.kind not in "iu":
-        raise UnreadableSlice(f"its pixels are {pixels.dtype}{list(pixels.shape)}")
-    # Bits above those stored are undefined, and can hide the sign.
-    unused = 8 * pixels.dtype.itemsize - int(whole.BitsStored)
-    return (pixels << unused) >> unused
-
-
-def _decode(path: str) -> NDArray[Any]:
-    """Return the pixels of a file; called in another process."""
-    with _unreadable_otherwise():
-        return _read_dataset(path).pixel_array
-
-
-_isolated = Isolated(_decode, _SECONDS)
-
-
-def _decode_isolated(path: Path) -> NDArray[Any]:
-    found = _isolated(str(path))
-    if isinstance(found, Failure):
-        if found.again and found.error not in _CRASHES:
-            raise FileOutOfReach(f"{path}: {found.reason}")
-        raise UnreadableSlice(found.reason)
-    return found
-
-
-def _content(path: str | os.PathLike[str]) -> bytes:
-    """Return all bytes of a file; in memory, a damaged length cannot request more than there is."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > _LARGEST_FILE:
-                raise UnreadableSlice(f"it has {size / 2**20:.0f} MiB")
-            return file.read(size)
-    except OSError as error:  # from the disk here; pydicom also raises OSError for damaged files
-        raise FileOutOfReach(str(error)) from error
-
-
-def _check_codestream(whole: FileDataset, shape: tuple[int, int]) -> None:
-    """Check that the compressed image has the size in the header: decoders allocate what the image claims."""
-    from pydicom.encaps import get_frame
-
-    declared = _declared_shape(get_frame(whole.PixelData, 0, number_of_frames=1))
-    if declared != shape:
-        raise UnreadableSlice(f"its compressed image is {declared}, not {shape}")
-
-
-def _declared_shape(code: bytes) -> tuple[int, int] | None:
-    """Return rows and columns from the first frame header of a JPEG, JPEG-LS or JPEG 2000 codestream."""
-    at = 2
-    while at + 12 <= len(code) and code[at] == 0xFF:
-        marker, length = code[at + 1], int.from_bytes(code[at + 2 : at + 4])
-        if marker == 0x51:  # SIZ of JPEG 2000: extent and offset of the image
-            right, bottom, left, top = (int.from_bytes(code[at + k : at + k + 4]) for k in (6, 10, 14, 18))
-            return bottom - top, right - left
-        if (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)) or marker == 0xF7:  # SOF of JPEG and of JPEG-LS
-            return int.from_bytes(code[at + 5 : at + 7]), int.from_bytes(code[at + 7 : at + 9])
-        at += 2 + length
-    return None
+    return dcmread(BytesIO(content), stop_before_pixels=stop_before_pixels)
 
 
 @contextmanager
@@ -295,7 +289,7 @@ def _unreadable_otherwise() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (UnreadableSlice, FileOutOfReach, ChildProcessError, MemoryError, ModuleNotFoundError):
+    except (UnreadableSlice, MemoryError, ModuleNotFoundError):
         raise
     except AttributeError as error:
         raise UnreadableSlice(f"its header has no {error.name}") from error

@@ -2,59 +2,55 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import dicom_series
 import numpy as np
 import pytest
 from dicom_series import nodule_table, several_scans, write_all
-from worker_jobs import is_running, noisy_sum, own_process
+from worker_jobs import is_running, noisy_sum
 
 from rightloss.lidc.ct import preparation
 from rightloss.lidc.ct.preparation import prepare
-from rightloss.lidc.ct.workers import Failure, Isolated, run_jobs
+from rightloss.process_pool import Failure, run_jobs
 
-# No `if __name__ == "__main__"`, and a module in the current folder that hides one of Python's.
+# No `if __name__ == "__main__"`.
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import worker_jobs
-from rightloss.lidc.ct.workers import run_jobs
-for job, found in run_jobs(worker_jobs.nested, [sys.argv[2]], 1, 100.0):
+from rightloss.process_pool import run_jobs
+for job, found in run_jobs(worker_jobs.endless, [sys.argv[2]], 1, 100.0):
     print(found)
 """
 
 
-def start_script(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    """A script in the middle of a job, in a process group of its own, and all processes that it has started."""
+def start_script(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """A script in the middle of a job, in a process group of its own, and the process that it has started."""
     (folder / "script.py").write_text(SCRIPT)
-    (folder / "elsewhere").mkdir()
-    (folder / "elsewhere" / "queue.py").write_text("raise SystemExit('a file in the current folder is no module')")
     log = folder / "log"
     run = subprocess.Popen(
-        [sys.executable, "-P", folder / "script.py", Path(__file__).parent, log],
-        cwd=folder / "elsewhere",
+        [sys.executable, folder / "script.py", Path(__file__).parent, log],
+        cwd=folder,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the parent may have switched it off
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not log.exists() or len(log.read_text().split()) < 2:
+    while not log.exists() or not log.read_text():
         assert run.poll() is None
         time.sleep(0.02)
-    return run, [int(number) for number in log.read_text().split()]
+    return run, int(log.read_text())
 
 
-def wait_until_gone(processes: list[int]) -> None:
+def wait_until_gone(process: int) -> None:
     end = time.monotonic() + 30
-    while any(map(is_running, processes)):
+    while is_running(process):
         assert time.monotonic() < end, "a process is left"
         time.sleep(0.02)
 
@@ -94,44 +90,11 @@ def test_results_and_errors_come_back_with_their_jobs_and_no_process_is_left_aft
 
 
 @pytest.mark.long
-def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process() -> None:
-    call = Isolated(own_process, 60.0)
-    try:
-        assert call(-1.0) == Failure("the process that read it died (SIGSEGV)", "SIGSEGV", True)
-        first = call(0.0)
-        assert isinstance(first, int)
-        os.kill(first, signal.SIGKILL)
-        wait_until_gone([first])
-        second = call(0.0)
-        assert isinstance(second, int)
-        assert second not in (first, os.getpid())
-        assert is_running(second)
-    finally:
-        call.close()
-    assert not is_running(second)
-
-
-@pytest.mark.long
-def test_an_isolated_function_can_be_called_in_a_daemonic_process_such_as_a_data_loaders() -> None:
-    processes = multiprocessing.get_context("fork")
-    queue = processes.SimpleQueue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a fork where there are threads
-        loader = processes.Process(target=lambda: queue.put(Isolated(own_process, 60.0)(0.0)), daemon=True)
-        loader.start()
-    found = queue.get()
-    loader.join(30)
-    assert isinstance(found, int)
-    assert found not in (loader.pid, os.getpid())
-    assert (loader.exitcode, is_running(found)) == (0, False)
-
-
-@pytest.mark.long
 def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) -> None:
-    run, processes = start_script(tmp_path)
+    run, process = start_script(tmp_path)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to all processes
     _, printed = run.communicate(timeout=60)
-    wait_until_gone(processes)
+    wait_until_gone(process)
     assert run.returncode == -signal.SIGINT
     assert printed.count("Traceback") == 1, printed  # of the script alone
     assert "leaked" not in printed
@@ -141,4 +104,4 @@ def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) 
 def test_processes_that_do_not_start_are_the_runs_error_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/nowhere/python")
     with pytest.raises(ChildProcessError, match="could not be started"):
-        list(run_jobs(own_process, [0.0, 0.0], 1, 60.0))
+        list(run_jobs(noisy_sum, ["process"], 1, 60.0))
