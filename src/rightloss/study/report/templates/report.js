@@ -22,7 +22,7 @@
       words(figure[0]), element("span", { class: "range" }, limits(figure, words)));
     const row = (name, found, many) => element("tr", {}, element("th", { scope: "row" }, name),
       ...["found", "alarms"].map((each) => cell(each, found[each].map((n) => many * n), people)),
-      ...["ppv", "npv"].map((each) => cell(each, found[each], percent)), cell("benefit", found.benefit.map((n) => many * n), (n) => number(n)));
+      cell("benefit", found.benefit.map((n) => many * n), (n) => number(n)), ...["ppv", "npv"].map((each) => cell(each, found[each], percent)));
     const draw = () => {
       const pi = prevalence.value, t = threshold.value, many = crowd(pi), methods = column().methods;
       const shown = methods.map((method) => figures(method, pi, t)), sure = (n) => [n, NaN, NaN];
