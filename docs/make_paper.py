@@ -30,15 +30,15 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import NullLocator
 
 from rightloss.atomic_files import write_whole
+from rightloss.card.words import counted
 from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
 from rightloss.study.config import StudyConfig, options_of
 from rightloss.study.methods import METHODS
+from rightloss.study.report.drawing import Drawing
 from rightloss.study.report.export import markdown_rows, to_markdown
-from rightloss.study.report.figures import Drawing, prevalence_figures, rating_figures
-from rightloss.study.report.methods_section import command
-from rightloss.study.report.panel_figures import panels_of, roc_figure
+from rightloss.study.report.figures import panels_of, prevalence_figures, rating_figures, roc_figure, trace_figures
+from rightloss.study.report.page import command
 from rightloss.study.report.tables import tables
-from rightloss.study.report.trace_figure import trace_figures
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
 from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, Comparison
@@ -193,7 +193,7 @@ def checks_table(checks: Sequence[tuple[str, PaperCheck]]) -> str:
         where = "; ".join(dict.fromkeys(part for _, check in own for part in check.place.split("; ")))
         claim = f"{wording.capitalised(about)} *({where})*"
         for place, check in own:
-            lines.append([claim, place, check.paper or "–", check.ours or check.sentence, f"**{check.verdict}**"])
+            lines.append([claim, place, check.paper or "–", check.ours, f"**{check.verdict}**"])
             claim = ""
     return markdown_rows(lines) + "\n"
 
@@ -308,10 +308,10 @@ def details(study: Study) -> str:
     """Return command, time and what was reduced, then every check and figure, folded."""
     made = (
         f"Made by `{command(study.config)}` in {study.made['cpu_minutes']:g} minutes of one core, commit "
-        f"{study.made['commit']}, {wording.counted(study.config.seeds, 'seed')}. Reduced from the preset: "
+        f"{study.made['commit']}, {counted(study.config.seeds, 'seed')}. Reduced from the preset: "
         f"{'; '.join(reductions(study.config)) or 'nothing'}."
     )
-    full = [to_markdown(table) for table in tables(study.summary)]
+    full = [to_markdown(table) for table in tables(study.summary) if table.name not in ("checks", "standings")]
     return f"{made}\n\n{folded('All figures, with intervals', (chr(10) * 2).join(full))}\n"
 
 
@@ -354,8 +354,8 @@ def write_pages(studies: Sequence[Study]) -> None:
     for study in studies:
         drawings = list(study.pictures())
         for drawing in drawings:
-            (OUT / f"paper-{study.name}-{drawing.name}.png").write_bytes(drawing.png)
-        shown = [f"![{drawing.alt}](results/paper-{study.name}-{drawing.name}.png)" for drawing in drawings]
+            write_whole(OUT / f"paper-{study.name}-{drawing.name}.svg", drawing.svg())
+        shown = [f"![{drawing.alt}](results/paper-{study.name}-{drawing.name}.svg)" for drawing in drawings]
         parts |= {study.name: "\n\n".join(shown) + "\n", f"{study.name}-details": details(study)}
         if study.name == "table1":
             for population in study.config.populations:

@@ -18,21 +18,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pictures(results: Path) -> list[Path]:
     """Return the traces, and ROC curves with histograms, for each data set, net and start."""
-    return sorted([*(results / "figures").glob("trace-*.png"), *(results / "figures").glob("roc-*.png")], reverse=True)
+    return sorted([*(results / "figures").glob("trace-*.svg"), *(results / "figures").glob("roc-*.svg")], reverse=True)
 
 
 def page(results: Path, name: str, command: str) -> str:
-    """Return the page: question, findings, tables and pictures."""
+    """Return the page: tables and pictures."""
     summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
     if summary["missing"]:
         raise ValueError(f"Expected a finished study in {results}, but {summary['missing']} runs are missing: let it end.")
     tables = [path.read_text(encoding="utf-8") for path in sorted((results / "tables").glob("*.md"))]
-    findings = "\n".join(f"- {sentence}" for sentence in summary["findings"])
-    checks = [f"- *{each['about']} ({each['where']}): {each['verdict']}.* {each['sentence']}" for each in summary["checks"]]
-    paper = "What the paper found, check by check:\n\n" + "\n".join(checks) if checks else ""
     shown = [f"![{picture.stem.replace('-', ' ')}](results/study-{name}-{picture.name})" for picture in pictures(results)]
     made = f"Made by `{command}` and `python docs/make_study.py`."
-    return "\n\n".join([made, summary["answer"], summary["question"], findings, paper, *tables, *shown]) + "\n"
+    return "\n\n".join([made, *tables, *shown]) + "\n"
 
 
 def main() -> None:

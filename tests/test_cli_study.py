@@ -30,7 +30,7 @@ from rightloss.study import execute, report, summary
 from rightloss.study.config import PRESETS, StudyConfig
 from rightloss.study.duration import disk_space
 from rightloss.study.engines import InProcess, OnRay, Processes
-from rightloss.study.report.methods_section import command
+from rightloss.study.report.page import command
 from rightloss.study.results import read_study, write_config
 from rightloss.study.training import Hardware, train_group
 

@@ -130,7 +130,7 @@ def test_the_papers_tables_have_both_nets_both_prevalences_and_five_of_ten_folds
         ({"folds": 0}, "got 0"),
         ({"num_folds": 2, "folds": 1}, "got 2"),
         ({"seeds": 0}, "got 0"),
-        ({"seeds": 10**9}, "at most 1,000 seeds"),
+        ({"seeds": 10**9}, r"in 1\.\.1000"),
         ({"evidence": -1.0}, "got -1.0"),
         ({"likelihoods": ("onion-peeling",)}, "onion-peeling"),
         ({"task": "rating"}, "prevalence"),

@@ -22,7 +22,7 @@ from rightloss.study.toy import FILES, runs, study, table
 from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
 from rightloss.study.toy.population import BY_LABEL, Population
 from rightloss.study.toy.runs import Net, ToyFigures, ToyProblem, ToyRun
-from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results
+from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results, findings
 
 TINY = (
     Net("linear", hidden=0, examples=200, batch_size=20, steps=3, learning_rate=0.1),
@@ -254,7 +254,7 @@ def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
         [row.log_likelihood for row in results.rows], rel=1e-5
     )
     report = (own / "report.md").read_text(encoding="utf-8")
-    assert all(sentence in report for sentence in results.findings)
+    assert all(sentence in report for sentence in findings(results.rows, METHODS[DEFAULT].title))
     assert report.count("\n| ") == len(results.rows) + 2
     assert Results.read(own / "results.json") == results
 

@@ -21,7 +21,6 @@ from sklearn.linear_model import LogisticRegression
 
 import rightloss as rl
 from rightloss.study.methods import METHODS
-from rightloss.study.toy.bias_plot import plot_biases, save_biases
 from rightloss.study.toy.biases import (
     CURVED,
     MODELS,
@@ -34,8 +33,10 @@ from rightloss.study.toy.biases import (
     bias_rows,
     biases_csv,
     fitted,
+    plot_biases,
     run_biases,
     run_seed,
+    save_biases,
 )
 from rightloss.study.toy.population import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYONE, SELECTIONS, CurvedRisk, Selection, drawn
 

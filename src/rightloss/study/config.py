@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import __version__
+from ..arrays import checked_choice, checked_int, checked_number
 from .methods import ADJUSTED, EVIDENCE, METHODS, STARTS
 
 TASKS = ("binary", "rating", "balanced")
@@ -117,7 +118,7 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "test_views", "checkpoints", "members"):
-            _check_count(getattr(self, name), name)
+            checked_int(getattr(self, name), name, 1)
         for name in ("views", "test_views"):
             if getattr(self, name) % 3:
                 raise ValueError(
@@ -127,12 +128,10 @@ class Training:
             raise ValueError(
                 f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: use fewer checkpoints."
             )
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"Expected `weight_decay` from 0 up, but got {self.weight_decay}: 0 for none.")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"Expected a precision, but got {self.precision!r}: choose among {', '.join(PRECISIONS)}.")
+        checked_number(self.weight_decay, "weight_decay", 0.0)
         if not 0 <= self.averaging < 1:
             raise ValueError(f"Expected `averaging` from 0 and below 1, but got {self.averaging}: 0 for none.")
+        checked_choice(self.precision, "precision", PRECISIONS)
         for name in ("learning_rates", "prior_scales"):
             rates = getattr(self, name)
             if not isinstance(rates, tuple) or not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
@@ -381,7 +380,7 @@ class StudyConfig:
         ]
 
     def _check_names(self) -> None:
-        known = {
+        known: dict[str, tuple[str, ...]] = {
             "nets": NETS,
             "losses": tuple(METHODS),
             "likelihoods": LIKELIHOODS,
@@ -389,49 +388,32 @@ class StudyConfig:
             "inferences": INFERENCES,
             "minibatches": MINIBATCHES,
         }
-        if self.task not in TASKS:
-            raise ValueError(f"Expected a task, but got {self.task!r}: choose among {', '.join(TASKS)}.")
-        for name, choices in known.items():
-            given = getattr(self, name)
-            wrong = [each for each in given if each not in choices]
-            if wrong or not given:
-                came = ", ".join(map(repr, wrong)) or "none"
-                raise ValueError(f"Expected known {name}, but got {came}: choose among {', '.join(choices)}.")
+        checked_choice(self.task, "task", TASKS)
         for name in (*known, "populations", "sources"):
             given = [each.name if isinstance(each, Source) else each for each in getattr(self, name)]
             if len(set(given)) < len(given) or not given:
-                raise ValueError(f"Expected {name}, each once, but got {given}: leave out what is given twice.")
+                raise ValueError(f"Expected {name}, each once, but got {given or 'none'}: leave out what is given twice.")
+            for each in given if name in known else ():
+                checked_choice(each, name, known[name])
 
     def _check_numbers(self) -> None:
         for population in self.populations:
-            if population is None:
-                continue
-            number = isinstance(population, int | float) and not isinstance(population, bool)
-            if not number or not 0 < population < 1:
+            if population is not None and not (_is_number(population) and 0 < population < 1):
                 raise ValueError(
                     f"Expected a prevalence between 0 and 1, but got {population!r}: "
                     "the share of malignant nodules in the population, such as 0.001."
                 )
-        _check_count(self.seeds, "seeds")
-        if self.seeds > MOST_SEEDS:
-            raise ValueError(
-                f"Expected at most {MOST_SEEDS:,} seeds, but got {self.seeds:,}: a few are enough to see the variation."
-            )
-        if not isinstance(self.num_folds, int) or self.num_folds < 3:
-            raise ValueError(f"Expected 3 folds or more, but got {self.num_folds}: to test, to validate, and to train on.")
-        if not isinstance(self.folds, int) or not 1 <= self.folds <= self.num_folds:
-            raise ValueError(f"Expected folds to be tested, but got {self.folds}: from 1 to the {self.num_folds} there are.")
-        if not (math.isfinite(self.evidence) and self.evidence >= 0):
-            raise ValueError(f"Expected evidence from 0 up, but got {self.evidence}: people counted per training example.")
-        number = isinstance(self.unlabelled, int | float) and not isinstance(self.unlabelled, bool)
-        if not number or not 0 <= self.unlabelled < 1:
+        checked_int(self.seeds, "seeds", 1, MOST_SEEDS, "a few are enough to see the variation")
+        checked_int(self.num_folds, "num_folds", 3, remedy="to test, to validate, and to train on")
+        checked_int(self.folds, "folds", 1, self.num_folds, "the number of folds to test")
+        checked_number(self.evidence, "evidence", 0.0, remedy="people counted per training example")
+        if not _is_number(self.unlabelled) or not 0 <= self.unlabelled < 1:
             raise ValueError(
                 f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
                 "who lose their labels, such as 0.8."
             )
         weight = self.unlabelled_weight
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if weight is not None and not (number and 0 < weight < math.inf):
+        if weight is not None and not (_is_number(weight) and 0 < weight < math.inf):
             raise ValueError(
                 f"Expected `unlabelled_weight` above 0, but got {weight!r}: the mass of the unlabelled patients against the "
                 "labelled ones, such as 3."
@@ -502,9 +484,8 @@ def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 
-def _check_count(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: 1 is the least.")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _BOTH_NETS = IMAGE_NETS[:2]

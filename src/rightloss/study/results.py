@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
 
 from .. import __version__
 from ..atomic_files import whole_file, write_whole
 from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
-from ..lidc.splits import fold_numbers, split_labels
-from .config import RunConfig, StudyConfig, label_draw
+from ..lidc.splits import fold_numbers
+from .config import RunConfig, StudyConfig
 
 _TRACED = 50
 # Arrays of a data set: the kind of numbers, and how many axes.
@@ -99,16 +98,6 @@ class DataSummary:
         """Return the rows that this fold tests, in ascending order; NoduleMNIST3D, which has no ratings, has one published
         split."""
         return np.flatnonzero(_fold_of_rows(self, num_folds) == fold)
-
-    def trained(self, run: RunConfig) -> tuple[Int64[np.ndarray, " labelled"], Int64[np.ndarray, " unlabelled"]]:
-        """Return the rows that a run was trained on, with and without labels."""
-        number = _fold_of_rows(self, run.num_folds)
-        rows = np.arange(COUNTS["train"])
-        if len(self.ratings):
-            rows = np.flatnonzero((number != run.fold) & (number != (run.fold + 1) % run.num_folds))
-        draw = label_draw(run.data, run.fold, run.seed)
-        labelled, unlabelled = split_labels(torch.from_numpy(rows), self.patients, run.unlabelled, draw)
-        return labelled.numpy(), unlabelled.numpy()
 
 
 @dataclass(frozen=True, eq=False)

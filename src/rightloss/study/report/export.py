@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from ...atomic_files import write_whole
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
-from ..summary import Summary, narrative
-from ..summary.headline import headline
-from .tables import COLUMNS, NAMES, Table, TableLine, TableSection, sections, tables
+from ..summary import Summary, wording
+from .tables import COLUMNS, NAMES, Table, TableSection, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,9 +56,6 @@ def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
     for name, text in texts.items():
         write_whole(out / name, text)
     return [out / name for name in texts]
-
-
-# CSV by the csv module: pandas would need the number of digits of every column.
 
 
 def figures_csv(summary: Summary) -> str:
@@ -108,7 +104,7 @@ def to_markdown(table: Table) -> str:
     lines = [["", *table.columns], ["---", *("--:" for _ in table.columns)]]
     for section in table.sections:
         lines.append([f"**{markdown_text(section.title)}**", *("" for _ in table.columns)])
-        lines += [[markdown_text(line.label), *map(str, line.entries)] for line in section.lines]
+        lines += [[markdown_text(text) for text in (line.label, *map(str, line.entries))] for line in section.lines]
     notes = "".join(f"{note}\n\n" for note in table.notes)
     return f"**{table.title}**\n\n{markdown_rows(lines)}\n\n{notes}"[:-1]
 
@@ -126,14 +122,8 @@ def markdown_text(text: str) -> str:
 # LaTeX: needs `booktabs`, and nothing else.
 
 _LATEX = {
+    **{sign: rf"\{sign}" for sign in "{}%_&#$"},
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "π": r"$\pi$",
@@ -142,34 +132,9 @@ _LATEX = {
     "±": r"$\pm$",
     "½": r"$\frac12$",
     "∞": r"$\infty$",
+    "→": r"$\to$",
 }
 _LAST_KNOWN = "\u017f"  # up to here, plain LaTeX prints every letter
-
-
-def to_latex(table: Table) -> str:
-    """Return a LaTeX float with the title above and the notes below; intervals are in small print under the figures."""
-    width = len(table.columns) + 1
-    body = [line for section in table.sections for line in _latex_section(section, width)]
-    head = " & ".join(["", *map(latex_text, table.columns)])
-    notes = [rf"  \par\smallskip\parbox{{\textwidth}}{{\scriptsize {latex_text(note)}}}" for note in table.notes]
-    lines = [
-        r"% needs \usepackage{booktabs}",
-        r"\begin{table}[htbp]",
-        r"  \centering",
-        rf"  \caption{{{latex_text(table.title)}}}",
-        rf"  \label{{tab:{table.name.replace('_', '-')}}}",
-        r"  \footnotesize\setlength{\tabcolsep}{3pt}",
-        r"  \makebox[\textwidth][c]{%",
-        rf"  \begin{{tabular}}{{l{'r' * (width - 1)}}}",
-        r"    \toprule",
-        rf"    {head} \\",
-        *body,
-        r"    \bottomrule",
-        r"  \end{tabular}}",
-        *notes,
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def latex_text(text: str) -> str:
@@ -177,17 +142,29 @@ def latex_text(text: str) -> str:
     return "".join(_LATEX.get(sign, sign if sign <= _LAST_KNOWN else "?") for sign in text)
 
 
-def _latex_section(section: TableSection, width: int) -> list[str]:
-    title = rf"    \multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(section.title)}}}}} \\"
-    return [r"    \midrule", title, *(text for line in section.lines for text in _latex_line(line))]
+def to_latex(table: Table) -> str:
+    """Return a LaTeX float with the title above and the notes below; intervals are in small print under the figures."""
+    import pandas as pd
 
-
-def _latex_line(line: TableLine) -> list[str]:
-    values = " & ".join([latex_text(line.label), *(latex_text(entry.value) for entry in line.entries)])
-    if not any(entry.interval for entry in line.entries):
-        return [rf"    {values} \\"]
-    ends = [rf"{{\tiny {latex_text(entry.interval)}}}" if entry.interval else "" for entry in line.entries]
-    return [rf"    {values} \\", rf"    {' & '.join(['', *ends])} \\[2pt]"]
+    rows: list[list[str]] = []
+    for section in table.sections:
+        rows.append([rf"\rlap{{\textit{{{latex_text(section.title)}}}}}", *("" for _ in table.columns)])
+        for line in section.lines:
+            rows.append([latex_text(text) for text in (line.label, *(entry.value for entry in line.entries))])
+            if any(entry.range for entry in line.entries):
+                rows.append(["", *(rf"{{\tiny {latex_text(entry.range)}}}" if entry.range else "" for entry in line.entries)])
+    frame = pd.DataFrame(rows, columns=["", *map(latex_text, table.columns)])
+    text = frame.to_latex(
+        index=False,
+        column_format="l" + "r" * len(table.columns),
+        caption=latex_text(table.title),
+        label=f"tab:{table.name.replace('_', '-')}",
+        position="htbp",
+    )
+    notes = "".join(rf"\par\smallskip\parbox{{\textwidth}}{{\scriptsize {latex_text(note)}}}" + "\n" for note in table.notes)
+    wide = r"\centering\footnotesize\setlength{\tabcolsep}{3pt}" + "\n" + r"\makebox[\textwidth][c]{\begin{tabular}"
+    text = text.replace(r"\begin{tabular}", wide).replace(r"\end{tabular}", r"\end{tabular}}")
+    return "% needs \\usepackage{booktabs}\n" + text.replace(r"\end{table}", notes + r"\end{table}")
 
 
 # The terminal.
@@ -215,7 +192,7 @@ def open_console() -> Console:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print the table and three sentences at most; the report has the rest.
+    """Print the table, and how the default stands; the report has the rest.
 
     The table fits 80 columns, and has intervals and more figures if there is room. Missing runs come first.
 
@@ -227,12 +204,12 @@ def print_summary(summary: Summary) -> None:
         The study is incomplete: 80 of 80 runs are missing, ...
     """
     console = open_console()
-    console.print(summary.findings[0] if summary.missing else narrative.title(summary.config), markup=False)
+    console.print(wording.incomplete(summary) or wording.title(summary.config), markup=False)
     console.print()
     if summary.rows:
         _print_figures(summary, console)
         console.print()
-    for sentence in (*headline(summary), *([_READING] if summary.rows else [])):
+    for sentence in (*wording.headline(summary), *([_READING] if summary.rows else [])):
         console.print(sentence, markup=False)
     console.print()
 

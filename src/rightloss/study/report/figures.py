@@ -1,110 +1,40 @@
-"""Figures of the report: over prevalences, by inference, and of ratings; saving and inlining of figures.
+"""The figures of a study.
 
-Stage: `Summary`, `StudyResults` → matplotlib figure → `Drawing`: SVG and PNG, the same bytes for the same figure. The SVG in
-the page takes the page's own colours. ROC curves, histograms and reliability are in `panel_figures.py`.
+Stage: `StudyResults`, `Summary` → `Drawing`s: intercepts during training, figures over prevalences, by inference, of ratings,
+and, for `Panel`s of cells with the same data, net and training, ROC curves with histograms, and reliability.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float64
+from scipy.special import expit
 
+from ...card.plots import Axis, Scale, Series
+from ...card.words import number, share
 from ...lidc.votes import rounded_mean
-from ...metrics import Figure
-from ...metrics.plots import axes as plain_axes
-from ...metrics.plots import faint, line_style, log_shares
+from ...metrics import Figure, RocCurve, probability_histogram, reliability_curve, roc_curve
 from ..methods import METHODS
 from ..paper import RATINGS
 from ..pooled_predictions import Cell, CellKey, cells
-from ..results import StudyResults
+from ..results import RunResult, StudyResults, trace_steps
 from ..summary import CellSummary, Summary
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
-from ..summary.wording import INFERENCES, LIKELIHOODS, file_name, listed, net, one_in, panel_title, short_method
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+from ..summary.wording import INFERENCES, LIKELIHOODS, STARTS, file_name, net, panel_title, short_method
+from .drawing import Drawing, Plot
 
 Keyed = TypeVar("Keyed", Cell, CellSummary)
 
-# Colours of the figures → those of the page, which differ in dark mode.
-_COLOURS = {
-    "#000000": "currentColor",
-    "#ffffff": "var(--paper)",
-    "#0072b2": "var(--line-0)",
-    "#d55e00": "var(--line-1)",
-    "#009e73": "var(--line-2)",
-    "#cc79a7": "var(--line-3)",
-    "#e69f00": "var(--line-5)",
-    "#737373": "var(--muted)",
-    "#d9d9d9": "var(--rule)",
-}
-_REFERENCE = r'(?:url\(|href=")#'
-_SKILL = "Gain over always answering π\n(share of the possible gain)"
+RARE = 0.05  # below this prevalence most probabilities are near 0: axes are logarithmic
 _LOWEST = -1.0  # lower end of the skill's axis
 _LEVELS = 5
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, ready to be written.
-
-    Attributes:
-        name: of its files, without ending.
-        title: its subject, in a few words.
-        alt: description for screen readers.
-        caption: how to read it.
-        svg, png: the contents of its files.
-        width: in pixels, at which its text is readable.
-    """
-
-    name: str
-    title: str
-    alt: str
-    caption: str
-    svg: str
-    png: bytes
-    width: int
-
-
-def canvas(width: float, height: float) -> Canvas:
-    """Return an empty figure, in inches."""
-    import matplotlib.figure
-
-    return matplotlib.figure.Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def draw(figure: Canvas, name: str, title: str, alt: str, caption: str) -> Drawing:
-    """Return the figure as SVG and PNG."""
-    import matplotlib
-
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # one layout for both files
-    svg, png = io.StringIO(), io.BytesIO()
-    # Text stays text: it can be read aloud and searched, and uses the page's font.
-    with matplotlib.rc_context({"svg.hashsalt": "rightloss", "svg.fonttype": "none"}):
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
-    return Drawing(name, title, alt, caption, svg.getvalue(), png.getvalue(), round(72 * figure.get_size_inches()[0]))
-
-
-def with_unique_names(drawings: Mapping[str, Sequence[Drawing]]) -> dict[str, list[Drawing]]:
-    """Return drawings by section with unique names: duplicates get a number."""
-    taken: dict[str, int] = {}
-    found: dict[str, list[Drawing]] = {section: [] for section in drawings}
-    for section, each in ((section, each) for section, some in drawings.items() for each in some):
-        taken[each.name] = taken.get(each.name, 0) + 1
-        name = each.name if taken[each.name] == 1 else f"{each.name}-{taken[each.name]}"
-        found[section].append(replace(each, name=name))
-    return found
+_BINS = {"histogram": 24, "reliability": 6}
 
 
 def grouped(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
@@ -115,161 +45,172 @@ def grouped(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
     return list(found.values())
 
 
-def inline_svg(drawing: Drawing) -> str:
-    """Return only the SVG element, without a fixed size or page-wide style, and with unique ids."""
-    prefix, found = drawing.name, drawing.svg[drawing.svg.index("<svg") :]
-    found = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", found, flags=re.DOTALL)
-    found = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", found))
-    found = re.sub(r" font-family: [^;\"]*;?", "", found)
-    for colour, name in _COLOURS.items():
-        found = found.replace(colour, name)
-    used = set(re.findall(rf"{_REFERENCE}([\w-]+)", found))
-    found = re.sub(r' id="([^"]*)"', lambda hit: f' id="{prefix}-{hit[1]}"' if hit[1] in used else "", found)
-    found = re.sub(rf"({_REFERENCE})([\w-]+)", rf"\1{prefix}-\2", found)
-    return re.sub(r"\n\s*", "\n", found)
+# Intercepts.
 
 
-# Over prevalences, and by inference.
+def trace_figures(results: StudyResults) -> list[Drawing]:
+    """Draw the mean prediction during training, of the first data set and net: the highest and the lowest prevalence first."""
+    traced = [run for run in results.runs if run.trace]
+    shared = ("data", "minibatches", "net", "likelihood", "inference")
+    by_rate: dict[float | None, list[RunResult]] = {}
+    for run in traced:
+        if all(getattr(run.config, name) == getattr(traced[0].config, name) for name in shared):
+            by_rate.setdefault(run.config.population, []).append(run)
+    rates = sorted(by_rate, key=lambda rate: -(rate or 0.0))
+    return [_trace(by_rate[rate], results) for rate in dict.fromkeys([*rates[:1], *rates[-1:], *rates])]
+
+
+def mean_and_range(runs: Sequence[RunResult]) -> Float64[np.ndarray, "3 steps"]:
+    """Return the mean over runs at each step, the lowest and the highest; a trace that ended early is left out afterwards."""
+    table = np.full((len(runs), max(len(run.trace) for run in runs)), np.nan)
+    for row, run in zip(table, runs, strict=True):
+        row[: len(run.trace)] = run.trace
+    return np.stack([np.nanmean(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)])
+
+
+def _trace(runs: Sequence[RunResult], results: StudyResults) -> Drawing:
+    first, config = runs[0].config, results.config
+    steps, rate = first.training.steps, first.population
+    if rate is None:
+        rate = float(results.data[first.data].votes[:, -1].mean(dtype=np.float64))
+    where = panel_title(CellKey.of(first), config, without=("start",))
+    x = Axis("training step", 0, steps, words=number)
+    y = _axis("mean prediction", [np.clip(run.trace, rate / 100, 1) for run in runs], "log")
+    plots = []
+    for start in config.starts:
+        by_loss = {
+            loss: [run for run in runs if (run.config.loss, run.config.start) == (loss, start)] for loss in config.losses
+        }
+        series = [Series("π", [0, steps], [rate, rate], style=None)]
+        for style, some in enumerate(by_loss.values()):
+            if some:
+                mean, low, high = mean_and_range(some)
+                name = short_method(CellKey.of(some[0].config))
+                series.append(Series(name, trace_steps(steps)[: len(mean)], mean, low, high, style=style))
+        title = f"π = {share(rate)}" + (f", {STARTS[start]}" if len(config.starts) > 1 else "")
+        plots.append(Plot(title, x, y, series, f"mean prediction by training step and loss, {title}"))
+    return Drawing(f"trace-{file_name(f'{where} {rate:g}')}", f"π = {share(rate)}, {where}", tuple(plots))
+
+
+def _axis(label: str, values: Iterable[Any], scale: Scale = "linear", **options: Any) -> Axis:
+    return Axis.around(label, np.concatenate([np.ravel(np.asarray(each, float)) for each in values]), scale, **options)
+
+
+# Over prevalences, by inference, and of ratings.
 
 
 def prevalence_figures(summary: Summary) -> list[Drawing]:
-    """Draw AUC and skill over three or more prevalences: a figure per panel with a line per loss, and in a study of metadata
-    with several nets also a figure with a line per net."""
-    if summary.config.task == "rating" or len(summary.config.populations) < 3:
+    """Draw AUC and skill over three or more prevalences: a line per loss for each panel, and in a study of metadata a line per
+    net."""
+    config = summary.config
+    if config.task == "rating" or len(config.populations) < 3:
         return []
     drawings = []
-    if summary.config.task == "balanced" and len(summary.config.nets) > 1:
-        rows = [row for row in summary.rows if row.key.loss == main_loss(summary.config)]
+    if config.task == "balanced" and len(config.nets) > 1:
+        rows = [row for row in summary.rows if row.key.loss == main_loss(config)]
         for some in grouped(rows, "data", "minibatches", "start", "inference"):
-            title = ", ".join([panel_title(some[0].key, summary.config, without=("net",)), METHODS[some[0].key.loss].title])
-            drawings.append(_over_prevalence(some, lambda key: net(key, summary.config), "nets", f"By net: {title}"))
-    if len(summary.config.losses) > 1:
+            title = ", ".join([panel_title(some[0].key, config, without=("net",)), METHODS[some[0].key.loss].title])
+            drawings.append(_over_prevalence(some, lambda key: net(key, config), "nets", f"By net: {title}"))
+    if len(config.losses) > 1:
         rows = [row for row in summary.rows if row.key.loss != CONSTANT]
         for some in grouped(rows, "data", "minibatches", "net", "likelihood", "start", "inference"):
-            title = panel_title(some[0].key, summary.config)
-            drawings.append(_over_prevalence(some, short_method, "prevalences", f"By loss: {title}"))
+            title = f"By loss: {panel_title(some[0].key, config)}"
+            drawings.append(_over_prevalence(some, short_method, "prevalences", title))
     return drawings
 
 
+def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str], name: str, title: str) -> Drawing:
+    rates = sorted({row.key.population or math.nan for row in rows})
+    names = list(dict.fromkeys(line(row.key) for row in rows))
+    x = Axis("prevalence", rates[0] / 1.5, min(1.0, rates[-1] * 1.5), "log", ticks=tuple(rates))
+    plots = []
+    for measure, label in ((AUC, "AUC"), ("skill", "gain over always answering π")):
+        values = [np.clip([getattr(row.figures[measure], end) for end in ("value", "low", "high")], _LOWEST, 1) for row in rows]
+        series = [] if measure == AUC else [Series("", rates, [0.0] * len(rates), style=None)]
+        for place, each in enumerate(names):
+            own = [row for row in rows if line(row.key) == each]
+            beside = 1.04 ** (place - (len(names) - 1) / 2)  # so that bars do not overlap
+            found = [row.figures[measure] for row in own]
+            series.append(_with_bars(each, [beside * (row.key.population or math.nan) for row in own], found, place))
+        plots.append(
+            Plot(label, x, _axis(label, values, words=number if measure == AUC else _percent), series, f"{label}, {title}")
+        )
+    return Drawing(f"{name}-{file_name(title)}", title, tuple(plots))
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %".replace("-", "−")
+
+
+def _with_bars(name: str, x: Sequence[float], figures: Sequence[Figure], style: int, joined: bool = True) -> Series:
+    value, low, high = ([getattr(each, end) for each in figures] for end in ("value", "low", "high"))
+    return Series(name, x, value, low, high, marks=True, joined=joined, style=style)
+
+
 def inference_figures(summary: Summary) -> list[Drawing]:
-    """Draw the expected log-likelihood of several inferences, a row for each and a column for each prevalence."""
+    """Draw the expected log-likelihood of several inferences, a plot for each prevalence."""
     if summary.config.task == "rating" or len(summary.config.inferences) < 2:
         return []
+    blind = {(*row.key[:2], row.key.population): row for row in summary.rows if row.key.loss == CONSTANT}
     rows = [row for row in summary.rows if row.key.loss != CONSTANT]
-    return [_inferences(some, summary) for some in grouped(rows, "data", "minibatches", "net", "start")]
+    found = []
+    for some in grouped(rows, "data", "minibatches", "net", "start"):
+        title = panel_title(some[0].key, summary.config, without=("inference",))
+        plots = [_inferences(own, blind[*own[0].key[:2], own[0].key.population]) for own in grouped(some, "population")]
+        found.append(Drawing(f"inferences-{file_name(title)}", title, tuple(plots)))
+    return found
 
 
-def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str], name: str, title: str) -> Drawing:
-    figure = canvas(8.6, 3.9)
-    left, right = figure.subplots(1, 2)
-    lines = list(dict.fromkeys(line(row.key) for row in rows))
-    for axes, measure in ((left, AUC), (right, "skill")):
-        _curves(plain_axes(axes), [(each, [row for row in rows if line(row.key) == each]) for each in lines], measure)
-    left.set_ylabel("AUC", fontsize=9)
-    right.set_ylabel(_SKILL, fontsize=9)
-    right.axhline(0, **faint("always answering π"))
-    lowest = max(_LOWEST, right.get_ylim()[0])
-    highest = max((end for row in rows for end in _ends(row) if math.isfinite(end)), default=0.0)
-    right.set_ylim(lowest, max(highest, 0.0) + 0.05 * (max(highest, 0.0) - lowest))
-    figure.legend(
-        *left.get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=min(5, len(lines))
-    )
-    return draw(
-        figure,
-        f"{name}-{file_name(title)}",
-        title,
-        f"AUC and gain in expected log-likelihood over prevalences. {title}",
-        "Left: how well malignant nodules are ranked above benign ones (AUC, averaged over folds). Right: gain in expected "
-        "log-likelihood over always answering the prevalence, as a share of the possible gain: 0 is no gain, 1 would be "
-        f"certainty; values below −{-_LOWEST:g} are not shown. Bars are 95 % intervals by patient. {title}.",
-    )
-
-
-def _ends(row: CellSummary) -> tuple[float, float]:
-    return row.figures["skill"].value, row.figures["skill"].high
-
-
-def _curves(axes: Axes, lines: list[tuple[str, list[CellSummary]]], measure: str) -> None:
-    rates = sorted({row.key.population for _, rows in lines for row in rows if row.key.population is not None})
-    for place, (name, rows) in enumerate(lines):
-        rows = sorted((row for row in rows if row.key.population is not None), key=lambda row: row.key.population or 0.0)
-        beside = 1.06 ** (place - (len(lines) - 1) / 2)  # so that bars do not overlap
-        x = np.array([row.key.population or math.nan for row in rows]) * beside
-        y, bars = _bars(rows, measure)
-        style = line_style(place, len(x))
-        style.update(markevery=1, linewidth=1.2)
-        axes.errorbar(x, y, bars, label=name, elinewidth=0.9, capsize=2, **style)
-    log_shares(axes, "x", rates[0] / 1.5, min(1.0, rates[-1] * 1.5))
-    axes.minorticks_off()
-    axes.set_xlabel("Prevalence", fontsize=9)
-
-
-def _bars(rows: Sequence[CellSummary], measure: str) -> tuple[Any, Any]:
-    """Return values, and the distances to both ends of the interval; 0 if there is none."""
-    value, low, high = (np.array([getattr(row.figures[measure], end) for row in rows]) for end in ("value", "low", "high"))
-    finite = np.isfinite(value)
-    value = np.where(finite, value, np.nan)
-    return value, np.nan_to_num(np.stack([value - low, high - value]), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _inferences(rows: list[CellSummary], summary: Summary) -> Drawing:
-    rates = list(dict.fromkeys(row.key.population for row in rows))
+def _inferences(rows: Sequence[CellSummary], blind: CellSummary) -> Plot:
     names = list(dict.fromkeys(row.key.inference for row in rows))
-    methods = list(dict.fromkeys(short_method(row.key) for row in rows))
-    height = 1.2 + len(names) * (0.16 * len(methods) + 0.14)
-    figure = canvas(2.8 * len(rates) + 0.8, height)
-    grid = figure.subplots(1, len(rates), squeeze=False)[0]
-    for axes, rate in zip(grid, rates, strict=True):
-        some = [row for row in rows if row.key.population == rate]
-        _dots(plain_axes(axes), some, names, methods)
-        blind = next(
-            row
-            for row in summary.rows
-            if (row.key.data, row.key.population, row.key.loss) == (rows[0].key.data, rate, CONSTANT)
+    level = blind.figures[LOG_LIKELIHOOD].value
+    series = [Series("always answering π", [-0.5, len(names) - 0.5], [level, level], style=None)]
+    by_loss = grouped(rows, "loss")
+    for place, own in enumerate(by_loss):
+        x = [names.index(row.key.inference) + 0.7 * ((place + 0.5) / len(by_loss) - 0.5) for row in own]
+        series.append(
+            _with_bars(short_method(own[0].key), x, [row.figures[LOG_LIKELIHOOD] for row in own], place, joined=False)
         )
-        axes.axvline(blind.figures[LOG_LIKELIHOOD].value, **faint("always answering π"))
-        axes.set_title("own shares" if rate is None else f"Prevalence {one_in(rate)}", fontsize=9, loc="left")
-        axes.set_xlabel("Expected log-likelihood", fontsize=8)
-        axes.set_yticks(
-            range(len(names)), labels=[INFERENCES[name] for name in names] if axes is grid[0] else [""] * len(names)
-        )
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.tick_params(labelsize=8)
-        axes.locator_params(axis="x", nbins=4)
-    figure.legend(*grid[0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=3)
-    title = panel_title(rows[0].key, summary.config, without=("inference",))
-    return draw(
-        figure,
-        f"inferences-{file_name(title)}",
-        title,
-        f"Expected log-likelihood by inference and loss, at {len(rates)} prevalences",
-        "Expected log-likelihood of each inference, with a mark per loss and 95 % intervals by patient; further to the right "
-        "is better. The dotted line is always answering the prevalence. Each prevalence has its own scale.",
-    )
-
-
-def _dots(axes: Axes, rows: list[CellSummary], names: list[str], methods: list[str]) -> None:
-    for place, method in enumerate(methods):
-        own = [row for row in rows if short_method(row.key) == method]
-        y = [names.index(row.key.inference) + 0.72 * ((place + 0.5) / len(methods) - 0.5) for row in own]
-        x, bars = _bars(own, LOG_LIKELIHOOD)
-        style = line_style(place, 1)
-        style.update(linestyle="none", markevery=1, markersize=3.5)
-        axes.errorbar(x, y, xerr=bars, label=method, elinewidth=0.9, capsize=1.5, **style)
-    for line in range(1, len(names)):
-        axes.axhline(line - 0.5, color="0.85", linewidth=0.6)
-
-
-# Ratings.
+    title = f"π = {share(rows[0].key.population or math.nan)}"
+    ticks = {float(place): INFERENCES[name].removesuffix(" dropout") for place, name in enumerate(names)}
+    x_axis = Axis("inference", -0.5, len(names) - 0.5, words=ticks.__getitem__, ticks=tuple(ticks))
+    values = [[level], *([each.figures[LOG_LIKELIHOOD].low, each.figures[LOG_LIKELIHOOD].high] for each in rows)]
+    y_axis = _axis("expected log-likelihood", values, words=number)
+    return Plot(title, x_axis, y_axis, series, f"expected log-likelihood by inference and loss, {title}")
 
 
 def rating_figures(results: StudyResults, summary: Summary) -> list[Drawing]:
-    """Draw confusion and off-by-one shares of the default loss: a figure per data set and net, a column per likelihood."""
+    """Draw how often ratings are off by one at most, by the readers' rating: a plot per likelihood."""
     if results.config.task != "rating":
         return []
+    found = []
+    for some in grouped(_of_default(results), "data", "minibatches", "net", "inference"):
+        title = panel_title(some[0].key, summary.config, without=("likelihood",))
+        found.append(Drawing(f"ratings-{file_name(title)}", title, tuple(_near(cell.key, summary) for cell in some)))
+    return found
+
+
+def _near(key: CellKey, summary: Summary) -> Plot:
+    levels = [float(level) for level in range(1, _LEVELS + 1)]
+    figures = next(row.figures for row in summary.rows if row.key == key)
+    series = [_with_bars("ours", levels, [figures[f"mean_off_by_one_recall_{level:g}"] for level in levels], 0, joined=False)]
+    if key.likelihood == "onion-peeling":
+        of_paper = [RATINGS[f"off_by_one_recall_{level:g}"] for level in levels]
+        series.append(Series("the paper", np.array(levels) + 0.15, of_paper, marks=True, joined=False, style=1))
+    x = Axis("readers' rating", 0.5, _LEVELS + 0.5, words=number, ticks=tuple(levels))
+    title = LIKELIHOODS[key.likelihood]
+    return Plot(title, x, Axis("off by one at most", 0, 1), series, f"share of ratings off by one at most, {title}")
+
+
+def _of_default(results: StudyResults) -> list[Cell]:
     config = results.config
-    own = [cell for cell in cells(results) if (cell.key.loss, cell.key.start) == (main_loss(config), config.starts[0])]
-    return [_rating_figure(some, summary) for some in grouped(own, "data", "minibatches", "net", "inference")]
+    return [cell for cell in cells(results) if (cell.key.loss, cell.key.start) == (main_loss(config), config.starts[0])]
+
+
+def confusions(results: StudyResults) -> Iterator[tuple[str, Float64[np.ndarray, "5 5"]]]:
+    """Yield the confusion of the default's ratings with a title, for each data set, net and likelihood."""
+    for cell in _of_default(results) if results.config.task == "rating" else ():
+        yield panel_title(cell.key, results.config), confusion(cell)
 
 
 def confusion(cell: Cell) -> Float64[np.ndarray, "5 5"]:
@@ -281,53 +222,124 @@ def confusion(cell: Cell) -> Float64[np.ndarray, "5 5"]:
     return counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
 
-def _rating_figure(some: list[Cell], summary: Summary) -> Drawing:
-    figures = {row.key: row.figures for row in summary.rows}
-    picture = canvas(2.7 * len(some) + 0.4, 4.9)
-    grid = picture.subplots(2, len(some), squeeze=False, height_ratios=[1.5, 1])
-    for place, cell in enumerate(some):
-        grid[0, place].set_title(LIKELIHOODS[cell.key.likelihood], fontsize=10, fontweight="bold", loc="left")
-        _matrix(grid[0, place], confusion(cell), place == 0)
-        near = [figures[cell.key][f"mean_off_by_one_recall_{level + 1}"] for level in range(_LEVELS)]
-        _rating_bars(plain_axes(grid[1, place]), near, cell.key.likelihood == "onion-peeling", place == 0)
-    names = [LIKELIHOODS[cell.key.likelihood] for cell in some]
-    title = panel_title(some[0].key, summary.config, without=("likelihood",))
-    return draw(
-        picture,
-        f"ratings-{file_name(title)}",
-        title,
-        f"Confusion matrices of readers' and predicted ratings, and off-by-one shares, for {listed(names)}",
-        "Top: for each rating by readers (rounded mean), the percentage of nodules with each predicted rating. Bottom: how "
-        "often the prediction is off by at most one, with 95 % intervals by patient; crosses are the paper's, for onion "
-        "peeling.",
-    )
+# ROC curves, histograms and reliability.
 
 
-def _matrix(axes: Axes, shares: Float64[np.ndarray, "5 5"], first: bool) -> None:
-    axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="equal")
-    for (row, column), share in np.ndenumerate(shares):
-        ink = "#fefefe" if share > 0.5 else "#111111"  # readable on the square in any colour scheme
-        axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=ink)
-    axes.set_xticks(range(_LEVELS), labels=[str(level + 1) for level in range(_LEVELS)], fontsize=8)
-    axes.set_yticks(range(_LEVELS), labels=[str(level + 1) for level in range(_LEVELS)], fontsize=8)
-    axes.set_xlabel("predicted", fontsize=8)
-    axes.set_ylabel("readers" if first else "", fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One prevalence of a panel.
+
+    Attributes:
+        rate: π of malignant nodules.
+        cells: one for each method, in the config's order.
+    """
+
+    rate: float
+    cells: tuple[Cell, ...]
 
 
-def _rating_bars(axes: Axes, near: list[Figure], has_paper: bool, first: bool) -> None:
-    value, low, high = (np.array([getattr(figure, name) for figure in near]) for name in ("value", "low", "high"))
-    reach = np.nan_to_num(np.stack([value - low, high - value]), nan=0.0)
-    where = np.arange(1, _LEVELS + 1)
-    axes.bar(where, np.nan_to_num(value), 0.6, color=("#0072B2", 0.25), edgecolor="#0072B2")
-    axes.errorbar(where, np.nan_to_num(value), reach, linestyle="none", color="#000000", elinewidth=0.9, capsize=2.5)
-    if has_paper:
-        paper = [RATINGS[f"off_by_one_recall_{level}"] for level in where]
-        axes.plot(where, paper, linestyle="none", marker="x", markersize=6, color="#D55E00", label="the paper")
-        axes.legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0)
-    axes.set_ylim(0, 1.05)
-    axes.set_xticks(where)
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("readers' rating", fontsize=8)
-    axes.set_ylabel("off by one at most" if first else "", fontsize=8)
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Same data, minibatches, net, likelihood, start and inference.
+
+    Attributes:
+        title: the shared settings.
+        columns: by prevalence, in the config's order.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+
+
+def panels_of(results: StudyResults) -> list[Panel]:
+    """Return the panels in the config's order; none for ratings."""
+    if results.config.task == "rating":
+        return []
+    # Folds of an unfinished study may have a single class, for which nothing can be drawn.
+    found = [cell for cell in cells(results) if len(set(cell.labels)) == 2]
+    groups = grouped(found, "start", "data", "minibatches", "net", "likelihood", "inference")
+    return [Panel(panel_title(group[0].key, results.config), _columns(group)) for group in groups]
+
+
+def _columns(group: list[Cell]) -> tuple[Column, ...]:
+    return tuple(Column(float(some[0].population[-1]), tuple(some)) for some in grouped(group, "population"))
+
+
+def roc_figure(panel: Panel) -> Drawing:
+    """Draw ROC curves, averaged over folds and seeds, and for each loss the predictions by class: a row per prevalence."""
+    plots = []
+    for column in panel.columns:
+        title = f"π = {share(column.rate)}"
+        curves = [(short_method(cell.key), mean_roc(cell)) for cell in column.cells]
+        series = [
+            Series(f"{name}, AUC {curve.auc:.3f}", curve.false_positive_rate, curve.true_positive_rate, style=place)
+            for place, (name, curve) in enumerate(curves)
+            if curve is not None
+        ]
+        x, y = (Axis(f"{word} positive rate", 0, 1) for word in ("false", "true"))
+        plots.append(Plot(title, x, y, [Series("", [0, 1], [0, 1], style=None), *series], f"ROC curves by loss, {title}"))
+        plots += [_histogram(cell, column.rate) for cell in column.cells]
+    return Drawing(f"roc-{file_name(panel.title)}", panel.title, tuple(plots))
+
+
+def _histogram(cell: Cell, rate: float) -> Plot:
+    """Draw the shares of benign and malignant nodules by predicted probability, from the 0.5 % to the 99.5 % quantile."""
+    scale: Any = "log-odds" if rate < RARE else "probability"
+    odds = cell.log_probs[:, 1] - cell.log_probs[:, 0]
+    finite = odds[np.isfinite(odds)]
+    low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (-1.0, 1.0)
+    ends = (low, max(high, low + 1)) if rate < RARE else (0.0, max(float(expit(high)), 0.02))
+    found = probability_histogram(cell.log_probs, cell.labels, np.linspace(*ends, _BINS["histogram"] + 1), scale=scale)
+    edges = np.repeat(expit(found.edges) if rate < RARE else found.edges, 2)
+    steps = [np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]) for heights in found.share]
+    series = [Series("π", [rate, rate], [0.0, found.share.max()], style=None)]
+    series += [Series(name, edges, steps[place], style=place) for place, name in enumerate(("benign", "malignant"))]
+    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    x = Axis("predicted probability", float(edges[0]), float(edges[-1]), "log-odds" if rate < RARE else "linear")
+    y = Axis("share of nodules", 0, float(found.share.max()))
+    return Plot(title, x, y, series, f"predicted probabilities of benign and malignant nodules, {title}")
+
+
+def mean_roc(cell: Cell) -> RocCurve | None:
+    """Average the ROC curves of folds and seeds, since their scores are not comparable; None if no fold has both classes.
+
+    The true positive rates are averaged at each false positive rate. The area of the mean is the mean of the areas: at a step
+    both ends are averaged, so that nothing is lost between the points.
+    """
+    pairs = np.stack([cell.seed, cell.fold], 1)
+    parts = [np.flatnonzero((pairs == pair).all(1)) for pair in np.unique(pairs, axis=0)]
+    curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in parts if len(set(cell.labels[part])) == 2]
+    if not curves:
+        return None
+    grid = np.unique(np.concatenate([curve.false_positive_rate for curve in curves]))
+    ends = [np.mean([_rates_at(curve, grid, side) for curve in curves], 0) for side in ("left", "right")]
+    x, y = np.repeat(grid, 2), np.stack(ends, 1).reshape(-1)
+    return RocCurve(x, y, np.full(len(x), np.nan), float(np.mean([curve.auc for curve in curves])), 1)
+
+
+def _rates_at(curve: RocCurve, grid: Float64[np.ndarray, " m"], side: str) -> Float64[np.ndarray, " m"]:
+    """Return the true positive rate at each point of the grid; where the curve steps up, the lower (left) or upper end."""
+    x, y = curve.false_positive_rate, curve.true_positive_rate
+    found = np.interp(grid, x, y)
+    at = np.searchsorted(x, grid, "left") if side == "left" else np.searchsorted(x, grid, "right") - 1
+    exact = x[at] == grid
+    found[exact] = y[at[exact]]
+    return found
+
+
+def reliability_figure(panel: Panel) -> Drawing:
+    """Draw observed against predicted shares: a row per prevalence, a plot per loss."""
+    plots = [_reliability(cell, column.rate, place) for column in panel.columns for place, cell in enumerate(column.cells)]
+    return Drawing(f"reliability-{file_name(panel.title)}", panel.title, tuple(plots))
+
+
+def _reliability(cell: Cell, rate: float, place: int) -> Plot:
+    """Draw bins of equal weight in the population; limits treat nodules as independent."""
+    curve = reliability_curve(cell.log_probs, cell.labels, rate, bins=_BINS["reliability"])
+    shown = np.concatenate([curve.predicted, curve.observed, curve.high])
+    low = max(float(shown[shown > 0].min()), 1e-7) / 1.5 if rate < RARE else 0.0
+    high = min(1.0, 1.5 * float(shown.max())) if rate < RARE else 1.0
+    x, y = (Axis(label, low, high, "log" if rate < RARE else "linear") for label in ("predicted", "observed"))
+    own = Series("", curve.predicted, curve.observed, curve.low, curve.high, marks=True, style=place)
+    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    return Plot(title, x, y, [Series("", [low, high], [low, high], style=None), own], f"calibration, {title}")

@@ -7,50 +7,43 @@ trained, no data set is opened.
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
-from ... import __version__
-from ...atomic_files import whole_file, write_whole
+import numpy as np
+
+from ...atomic_files import write_whole
+from ...card.page import render
+from ...card.words import counted, listed, percent, share
+from ..config import CONTOURS, IMAGE_NETS, PRESETS, StudyConfig, Training, options_of
 from ..methods import METHODS
 from ..paper import CITATION
+from ..pooled_predictions import Cell
 from ..results import StudyResults
-from ..summary import Summary, narrative, wording
-from ..summary.headline import headline
-from .claims import claims
+from ..summary import Summary, wording
+from .drawing import Drawing, with_unique_names
 from .export import markdown_text, to_markdown
-from .figures import Drawing, inference_figures, inline_svg, prevalence_figures, rating_figures, with_unique_names
-from .hardest_cases import judging_loss, nodule_cards
-from .methods_section import command, facts, glossary, limits, methods
+from .figures import (
+    Panel,
+    confusions,
+    inference_figures,
+    panels_of,
+    prevalence_figures,
+    rating_figures,
+    reliability_figure,
+    roc_figure,
+    trace_figures,
+)
+from .nodules import judging_loss, nodules_by_side
 from .overview import overview
-from .panel_figures import Panel, panels_of, reliability_figure, roc_figure
-from .slider import PREVALENCES, THRESHOLDS, slider_data, ticks
-from .tables import beyond_intercept, comparison_table, tables
-from .trace_figure import CAPTION, trace_figures
+from .tables import comparison_table, tables
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-# The folded sections, in order.
-_SECTIONS = {
-    "glossary": "The losses and terms, in a line each",
-    "findings": "All findings in sentences",
-    "other-panels": "The same picture for the other nets, data sets and prevalences",
-    "slider-more": "More that the slider moves: predictive values, net benefit, counts",
-    "ratings": "Readers' ratings and predicted ones",
-    "inferences": "One net or many weights: expected log-likelihood",
-    "prevalences": "AUC and gain over prevalences",
-    "tables": "Tables: every figure with its interval, matched to π, and by cost",
-    "comparisons": "Paired differences, with intervals and verdicts",
-    "roc": "ROC curves and histograms of predicted probabilities",
-    "reliability": "Calibration: predicted and observed shares",
-    "nodules": "The nodules most often misjudged, with pictures",
-    "methods": "Methods, limits, and the command that reproduces this study",
-}
+Config = TypeVar("Config", StudyConfig, Training)
+_MANTISSAS = "1 1.1 1.2 1.3 1.4 1.6 1.8 2 2.2 2.5 2.8 3 3.5 4 4.5 5 5.5 6 7 8 9".split()
 
 
 def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike[str]) -> Path:
@@ -75,107 +68,148 @@ def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike
     """
     out = Path(out)
     panels = panels_of(results)
-    drawings = _draw(results, summary, panels)
+    drawings = drawings_of(results, summary, panels)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for each in (drawing for some in drawings.values() for drawing in some):
-        write_whole(out / "figures" / f"{each.name}.svg", each.svg)
-        with whole_file(out / "figures" / f"{each.name}.png") as file:
-            file.write(each.png)
-    for name, text in _render(results, summary, panels, drawings).items():
-        write_whole(out / name, text)
+        write_whole(out / "figures" / f"{each.name}.svg", each.svg())
+    context = _context(results, summary, panels) | {"drawings": drawings}
+    for name in ("report.md", "report.html"):
+        write_whole(out / name, render(f"{name}.j2", context, __package__))
     return out / "report.html"
 
 
-def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> dict[str, list[Drawing]]:
-    """Return the report's figures by section, with unique names."""
-    return with_unique_names(
-        {
-            "trace": trace_figures(results),
-            "ratings": rating_figures(results, summary),
-            "inferences": inference_figures(summary),
-            "prevalences": prevalence_figures(summary),
-            "roc": [roc_figure(panel) for panel in panels],
-            "reliability": [reliability_figure(panel) for panel in panels],
-        }
-    )
-
-
-def _render(
-    results: StudyResults, summary: Summary, panels: Sequence[Panel], drawings: Mapping[str, Sequence[Drawing]]
-) -> dict[str, str]:
-    """Render `report.md` and `report.html`; sections without content are left out."""
-    nodules, judge, found = nodule_cards(results), judging_loss(results), tables(summary, more=True)
-    compared, picture = comparison_table(summary), overview(summary)
-    start = wording.STARTS[results.config.starts[0]] if len(results.config.starts) > 1 else ""
-    content = {
-        "glossary": True,
-        "findings": True,
-        "other-panels": picture and picture.more,
-        "slider-more": panels,
-        "tables": found,
-        "comparisons": compared,
-        "nodules": nodules,
-        "methods": True,
-        **drawings,
+def drawings_of(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> dict[str, list[Drawing]]:
+    """Return the figures by section."""
+    found = {
+        "Did the intercept arrive?": trace_figures(results),
+        "Ratings off by one at most": rating_figures(results, summary),
+        "Expected log-likelihood by inference": inference_figures(summary),
+        "AUC and gain over prevalences": prevalence_figures(summary),
+        "ROC curves and predicted probabilities": [roc_figure(panel) for panel in panels],
+        "Calibration: predicted and observed shares": [reliability_figure(panel) for panel in panels],
     }
-    context = {
-        "title": narrative.title(results.config),
-        "headline": headline(summary),
-        "facts": facts(results),
+    unique = iter(with_unique_names(each for some in found.values() for each in some))
+    return {title: [next(unique) for _ in some] for title, some in found.items() if some}
+
+
+def _context(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> dict[str, Any]:
+    config, compared = results.config, comparison_table(summary)
+    judge = judging_loss(results)
+    return {
+        "title": wording.title(config),
+        "incomplete": wording.incomplete(summary),
+        "headline": wording.headline(summary) if summary.rows else [],
+        "config": config,
+        "losses": {name: METHODS[name].title for name in config.losses},
+        "settings": settings(results),
         "citation": CITATION,
-        "mean_off": narrative.mean_prediction_off(summary),
-        "glossary": glossary(results.config),
-        "version": __version__,
-        "results": results,
-        "summary": summary,
-        "overview": picture,
-        "trace_caption": CAPTION,
-        "beyond_intercept": beyond_intercept(summary),
-        "claims": claims(summary),
-        "sections": {name: title for name, title in _SECTIONS.items() if content[name]},
-        "tables": found,
-        "comparisons": compared,
-        "drawings": drawings,
-        "slider": slider_data(panels),
-        "sliders": {"prevalence": PREVALENCES, "threshold": THRESHOLDS},
-        "nodules": nodules,
-        "judge": ", ".join(filter(None, [METHODS[judge].title, start])) if judge else "",
-        "methods": methods(results),
-        "limits": limits(results.config),
-        "command": command(results.config),
+        "overview": overview(summary),
+        "tables": [*tables(summary), *([compared] if compared else [])],
+        "markdown": to_markdown,
+        "escaped": markdown_text,
+        "confusions": list(confusions(results)),
+        "judge": METHODS[judge].title if judge else "",
+        "nodules": nodules_by_side(results),
+        "command": command(config),
+        "data": {"prevalences": grid(-4), "thresholds": grid(-3), "panels": [slider_data(panel, config) for panel in panels]},
     }
-    environment = _environment()
-    return {name: environment.get_template(f"{name}.j2").render(context) for name in ("report.md", "report.html")}
 
 
-def _environment() -> Environment:
-    """Return the template environment; all text is escaped in HTML, except our own style, script and figures."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+# What the sliders move: each method's log-odds by class.
 
-    assets = {
-        name: files(__package__).joinpath("templates", name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+
+def grid(lowest: int) -> list[float]:
+    """Return round numbers from 10^lowest to 0.5, nearly evenly spaced in the logarithm."""
+    numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
+    return [number for number in numbers if number <= 0.5]
+
+
+def slider_data(panel: Panel, config: StudyConfig) -> dict[str, Any]:
+    """Return the data for the page's script."""
+    columns = [{"rate": each.rate, "methods": [_method(cell, config) for cell in each.cells]} for each in panel.columns]
+    return {"title": panel.title, "columns": columns}
+
+
+def _method(cell: Cell, config: StudyConfig) -> dict[str, Any]:
+    """Return the sorted log-odds of benign and malignant nodules, and of how many patients they are."""
+    odds, labels = cell.log_probs[:, 1] - cell.log_probs[:, 0], cell.labels
+    sides = {name: labels == label for label, name in enumerate(("benign", "malignant"))}
+    return {
+        "name": wording.method(cell.key, config),
+        "patients": {name: len(np.unique(cell.patients[own])) for name, own in sides.items()},
+        **{name: _packed(odds[own]) for name, own in sides.items()},
     }
-    environment = Environment(
-        loader=PackageLoader(__package__, "templates"),
-        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+
+
+def _packed(odds: np.ndarray) -> str:
+    """Return the sorted values as float64 in base64, without rounding."""
+    return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")
+
+
+# Methods.
+
+
+def settings(results: StudyResults) -> dict[str, str]:
+    """Return what was run, by what it is about."""
+    config, training = results.config, results.config.training
+    images = any(each in (*IMAGE_NETS, "both") for each in config.nets)
+    rates = listed([share(rate) for rate in config.populations if rate is not None])
+    found = {
+        "Data": "; ".join(_counts(results, name) for name in results.data),
+        "Nets": listed([wording.NETS[each] for each in config.nets]) + (", small" if training.small and images else ""),
+        "Likelihood": listed([wording.LIKELIHOODS[each] for each in config.likelihoods]),
+        "Inference": listed([wording.INFERENCES[each] for each in config.inferences]),
+        "Prevalence": f"{rates or 'shares of the readers’ votes'}; evidence κ = {config.evidence:g}",
+        "Before training": listed([wording.STARTS[each] for each in config.starts]),
+        "Training": f"{training.steps:,} steps of AdamW, step size {listed([f'{rate:g}' for rate in training.learning_rates])}",
+        "Minibatches": f"{training.batch_size} nodules; {listed([wording.MINIBATCHES[each] for each in config.minibatches])}"
+        + (f"; {training.views} views of each, {training.test_views} in the test" if images else ""),
+        "Weights": f"running mean with decay {training.averaging:g}; best of {training.checkpoints} checkpoints",
+        "Unlabelled": _unlabelled(config),
+        "Tested": f"{config.folds} of {config.num_folds} folds by patient, {counted(config.seeds, 'seed')}",
+        "Runs": f"{len(results.runs):,} of {len(config.runs()):,}",
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _counts(results: StudyResults, name: str) -> str:
+    """Return the size of a data set; patients if they are named."""
+    data = results.data[name]
+    patients = f", {counted(len(np.unique(data.patients)), 'patient')}" if len(data.ratings) else ""
+    malignant = "" if results.config.task == "rating" else f", {int((data.labels == 1).sum()):,} malignant"
+    return f"{wording.source(name)}: {counted(len(data.labels), 'nodule')}{patients}{malignant}"
+
+
+def _unlabelled(config: StudyConfig) -> str:
+    learnt = listed([METHODS[loss].title for loss in config.losses if METHODS[loss].takes_unlabelled])
+    weight = (
+        "" if config.unlabelled_weight is None else f", with {config.unlabelled_weight:g} times the mass of the labelled ones"
     )
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    environment.filters |= {
-        "capitalised": wording.capitalised,
-        "markdown": markdown_text,
-        "markdown_table": to_markdown,
-        "svg": lambda drawing: Markup(inline_svg(drawing)),
-        "ticks": ticks,
-    }
-    digest = base64.b64encode(hashlib.sha256(assets["page.js"].encode()).digest()).decode("ascii")
-    environment.globals |= {
-        "style": Markup(assets["page.css"]),
-        "script": Markup(assets["page.js"]),
-        "script_digest": digest,
-    }
-    return environment
+    lost = f"{percent(config.unlabelled)} of the training patients lost their labels"
+    return f"{lost}{weight}; used by {learnt}" if config.unlabelled else ""
+
+
+def command(config: StudyConfig) -> str:
+    """Return the command: the preset, and an option for each difference from it."""
+    preset = PRESETS.get(config.preset, StudyConfig(config.preset, task=config.task, populations=config.populations))
+    words = ["rightloss", "study", config.preset, "--out", "FOLDER"]
+    if [source.name for source in config.sources] != [CONTOURS]:
+        names = [source.name if source.name == CONTOURS else f"{source.name}.npz" for source in config.sources]
+        words += [word for name in names for word in ("--data", name)]
+    words += _differences(replace(config, sources=preset.sources), preset)
+    return shlex.join([*words, *_differences(config.training, preset.training)])
+
+
+def _differences(own: Config, usual: Config) -> list[str]:
+    """Return options for the fields that differ."""
+    words = []
+    for field, option in options_of(type(own)).items():
+        value = getattr(own, field)
+        if value == getattr(usual, field):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option.name}" if value else "--full")
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for each in values if each is not None for word in (f"--{option.name}", f"{each}")]
+    return words

@@ -7,28 +7,20 @@ terminal; the page's template writes HTML.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...card.words import Shown, percent
 from ...metrics import Figure
 from .. import paper
+from ..config import StudyConfig
 from ..pooled_predictions import CellKey
 from ..summary import CellSummary, Comparison, Summary, wording
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD
 
-PAPER_COLUMNS = {
-    "expected_log_likelihood": "exp. log-lik.",
-    "accuracy": "Acc.",
-    "weighted_accuracy": "wAcc.",
-    "balanced_accuracy": "BA",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "tpr": "TPR",
-    "tnr": "TNR",
-    "auc": "AUC",
-}
 COLUMNS = {
     "expected_log_likelihood": "exp. log-lik.",
     "skill": "skill",
@@ -40,6 +32,8 @@ COLUMNS = {
     "mean_prediction": "mean pred.",
     "calibration_error": "cal. error",
 }
+_OTHERS = {"accuracy": "Acc.", "weighted_accuracy": "wAcc.", "npv": "NPV"}
+PAPER_COLUMNS = {name: (COLUMNS | _OTHERS)[name] for name in paper.COLUMNS}
 RATING_COLUMNS = {
     "expected_log_likelihood": "exp. log-lik.",
     **{
@@ -61,55 +55,51 @@ _CLASS_COLUMNS = {
     **{f"malignant_{name}": title for name, title in (("accuracy", "Acc."), ("tpr", "TPR"), ("tnr", "TNR"))},
     **{f"malignant_{name}": title for name, title in (("ppv", "PPV"), ("npv", "NPV"))},
 }
-# On the page, which has more room.
-_MORE_COLUMNS = {**COLUMNS, "npv": "NPV", "accuracy": "Acc.", "weighted_accuracy": "wAcc."}
-_MORE_RATING_COLUMNS = {**RATING_COLUMNS, "skill": "skill"}
-NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_class", "matched", "costs")
+NAMES = (
+    "table1",
+    "table2",
+    "populations",
+    "metadata",
+    "ratings",
+    "ratings_by_class",
+    "matched",
+    "costs",
+    "standings",
+    "checks",
+)
 _PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
-LEGEND = (
-    "Intervals: 95 %, by resampling patients; none if the figure is undefined in too many resamples. Exp. log-lik.: expected "
-    "log-likelihood at π; higher is better. AUC: how often a malignant nodule is ranked above a benign one, averaged over "
-    "folds and seeds. A nodule is called malignant if its probability is at least ½. TPR, TNR: share of malignant and of "
-    "benign nodules that are called so; BA: their mean. PPV, NPV: in the population, share of nodules called malignant that "
-    "are malignant, and of those called benign that are benign. A dash: undefined, as PPV is if nothing is called malignant."
-)
-PREDICTED = (
-    "Mean pred.: the mean prediction in the population; it should be π. Cal. error: the mean distance between predicted and "
-    "observed shares."
-)
-SKILL = "Skill: the expected log-likelihood, rescaled: 0 is always answering π, 1 is certainty."
-ACCURACY = "Acc., wAcc.: share of correct decisions among the tested nodules, and in the population."
+# What a reader needs to know of a column, in a few words.
+MEANINGS = {
+    "exp. log-lik.": "expected log-likelihood at π, higher is better",
+    "skill": "the same, rescaled: 0 is always answering π, 1 is certainty",
+    "AUC": "how often a malignant nodule is ranked above a benign one, averaged over folds and seeds",
+    "Acc.": "share of correct decisions among the tested nodules",
+    "wAcc.": "the same in the population",
+    "BA": "mean of TPR and TNR",
+    "PPV": "share of malignant ones among the nodules called malignant (from ½ on), in the population",
+    "NPV": "share of benign ones among the others",
+    "TPR": "share of the malignant nodules that are called so",
+    "TNR": "share of the benign nodules that are called so",
+    "mean pred.": "mean prediction in the population, which should be π",
+    "cal. error": "mean distance between predicted and observed shares",
+    "matched": "after a shift of every intercept so that the mean prediction on the validation part is π",
+    "minus default": "exp. log-lik. minus that of the default from the same start, on the same nodules",
+}
+_INTERVALS = "Intervals: 95 %, by resampling patients; a dash is an undefined figure"
 UNLABELLED = (
-    "With unlabelled: also trained on the patients without labels, drawn at prevalence π by their hidden labels. All losses "
-    "were trained on the same labelled patients. The paper, which had every label, is left out."
-)
-MATCHED = (
-    "Matched: the intercept of every net was moved after training so that its mean prediction on the validation part, weighted "
-    "to the population, is π. What then differs is not the intercept; the AUC of a net cannot change. Minus default: exp. "
-    "log-lik. minus that of the default from the same start, on the same nodules."
+    "With unlabelled: also trained on the patients without labels, drawn at prevalence π by their hidden labels. The paper, "
+    "which had every label, is left out."
 )
 BY_COST = (
-    "If missing a cancer costs as much as C needless actions, it pays to act from a probability of 1/(C + 1) on: "
-    f"{' and '.join(f'1/{1 + cost:,}' for cost in COSTS)} for C = {' and '.join(f'{cost:,}' for cost in COSTS)}. "
-    "Benefit: cancers acted on per 1,000 people, minus needless actions divided by C; acting on nobody is worth 0."
+    f"If missing a cancer costs as much as C needless actions (C = {' and '.join(f'{cost:,}' for cost in COSTS)}), it pays to "
+    "act from a probability of 1/(C + 1) on. Benefit: cancers acted on per 1,000 people, minus needless actions divided by C."
 )
-RATING_LEGEND = (
-    "Intervals: 95 %, by resampling patients. Readers' votes and predictions become one answer by the same rule: majority, "
-    "the class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or a neighbouring one."
+BY_RULE = (
+    "Readers' votes and predictions become one answer by the same rule: majority, the class nearest to the mean rating, or the "
+    "mean rating itself (score). ±1: the rating or a neighbouring one. Nodules rated 3 are neither benign nor malignant. The "
+    "paper's line is for onion peeling with bayesIG; it does not name the net and the rule."
 )
 _RARE_ENOUGH = 0.1  # the highest prevalence at which decisions by cost are shown
-_ABOUT_RATINGS = "The paper's line is for onion peeling with bayesIG; it does not name the net and the rule."
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """A figure as text, and its interval, empty if there is none."""
-
-    value: str
-    interval: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.value} ({self.interval})" if self.interval else self.value
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,7 @@ class TableLine:
     """
 
     label: str
-    entries: tuple[TableEntry, ...]
+    entries: tuple[Shown, ...]
     origin: Literal["main", "other", "paper", "constant"] = "other"
 
 
@@ -147,8 +137,9 @@ class Table:
         notes: below it.
 
     Examples:
-        >>> from rightloss.study.report.tables import Table, TableEntry, TableLine, TableSection
-        >>> lines = (TableLine("weighted loss", (TableEntry("0.90", "0.85 to 0.94"),)),)
+        >>> from rightloss.card.words import Shown
+        >>> from rightloss.study.report.tables import Table, TableLine, TableSection
+        >>> lines = (TableLine("weighted loss", (Shown("0.90", "0.85 to 0.94"),)),)
         >>> table = Table("auc", "AUC", ("AUC",), (TableSection("ConvNet", lines),))
         >>> print(table.sections[0].lines[0].entries[0])
         0.90 (0.85 to 0.94)
@@ -164,12 +155,8 @@ class Table:
 PaperLines = Callable[[CellKey], Iterable[TableLine]]
 
 
-def tables(summary: Summary, *, more: bool = False) -> list[Table]:
+def tables(summary: Summary) -> list[Table]:
     """Return the tables of the study, without empty ones.
-
-    Args:
-        summary: of the study.
-        more: whether to add columns and notes.
 
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
@@ -178,28 +165,24 @@ def tables(summary: Summary, *, more: bool = False) -> list[Table]:
         >>> tables(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))  # no run is done
         []
     """
-    columns = _MORE_COLUMNS if more else COLUMNS
-    if summary.config.task == "rating":
-        found = [_ratings(summary, _MORE_RATING_COLUMNS if more else RATING_COLUMNS), _ratings_by_class(summary)]
-    elif summary.config.task == "balanced":
-        found = [_metadata(summary, columns)]
-    elif summary.config.unlabelled:
-        found = [_by_population(summary, columns)]
+    config = summary.config
+    if config.task == "rating":
+        found = [_ratings(summary), _ratings_by_class(summary)]
+    elif config.task == "balanced":
+        found = [_metadata(summary)]
     else:
-        found = [_like_paper(summary, "rebalanced"), _like_paper(summary, "raw"), _by_population(summary, columns)]
-    if more and summary.config.task != "rating":
-        found = [replace(table, notes=(*table.notes, ACCURACY)) for table in found]
-    found += [_matched(summary), _costs(summary)]
-    return [_marked(table, summary) for table in found if table.sections]
+        of_paper = [] if config.unlabelled else [_like_paper(summary, "rebalanced"), _like_paper(summary, "raw")]
+        found = [*of_paper, _by_population(summary)]
+    found += [_matched(summary), _costs(summary), _standings(summary), _checks(summary)]
+    return [_marked(table, config) for table in found if table.sections]
 
 
-def _marked(table: Table, summary: Summary) -> Table:
-    """Return the table with a title and notes on unlabelled patients, if there are any."""
-    if not summary.config.unlabelled:
+def _marked(table: Table, config: StudyConfig) -> Table:
+    """Return the table with a title and a note on unlabelled patients, if there are any."""
+    if not config.unlabelled:
         return table
-    title = f"{table.title}, {wording.percent(summary.config.unlabelled)} of the training patients unlabelled"
-    notes = (note for note in table.notes if note != _ABOUT_RATINGS)  # which is about the paper's line
-    return replace(table, title=title, notes=(*notes, UNLABELLED))
+    title = f"{table.title}, {percent(config.unlabelled)} of the training patients unlabelled"
+    return replace(table, title=title, notes=(*table.notes, UNLABELLED))
 
 
 def sections(
@@ -234,13 +217,12 @@ def comparison_table(summary: Summary) -> Table | None:
             found = each.differences.get(name)
             entries.append("–" if found is None else wording.difference(found.figure))
             entries.append("–" if found is None else f"{found.standing}, {found.ahead} of {found.folds}")
-        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(TableEntry, entries))))
+        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(Shown, entries))))
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
-    found_sections = tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
-    return Table("comparisons", "Paired differences", columns, found_sections) if groups else None
+    return Table("comparisons", "Paired differences", columns, _sections(groups)) if groups else None
 
 
-# Beyond the intercept, and by cost.
+# Beyond the intercept, by cost, and against the default.
 
 
 def _matched(summary: Summary) -> Table:
@@ -255,34 +237,67 @@ def _matched(summary: Summary) -> Table:
             for name in ("skill", LOG_LIKELIHOOD)
             for rows in (given, matched)
         ]
-        texts = [wording.difference(some[key]) if key in some else "–" for some in differences]
-        against = [TableEntry(value, ends.rstrip(")")) for value, _, ends in (text.partition(" (") for text in texts)]
+        against = [_difference(some.get(key)) for some in differences]
         entries = (*pairs, _entry(given[key].figures.get(AUC), 3), *against)
-        origin: Literal["main", "other"] = "main" if key.loss == main_loss(summary.config) else "other"
-        line = TableLine(wording.method(key, summary.config), entries, origin)
+        line = TableLine(wording.method(key, summary.config), entries, _origin(key, summary))
         groups.setdefault(wording.where(key, summary.config), []).append(line)
-    found = tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
     columns = ("skill", "matched", "exp. log-lik.", "matched", "AUC", "minus default", "matched")
-    return Table(
-        "matched", "Beyond the intercept: every net matched to π", columns, found, (beyond_intercept(summary), MATCHED)
-    )
+    return _table("matched", "Beyond the intercept: every net matched to π", columns, _sections(groups))
 
 
-def beyond_intercept(summary: Summary) -> str:
-    """Return one sentence: how many losses differ clearly from the default, and by their start, as trained and once matched."""
-    parts = []
-    for about, words in (("loss", "from the default with the same start"), ("start", "by their start")):
-        counts = [_clear(some, about) for some in (summary.comparisons, summary.matched_comparisons)]
-        if all(total for _, total in counts):
-            (given, total), (matched, of) = counts
-            parts.append(f"{words} in {given} of {total} cases as trained, in {matched} of {of} once matched to π")
-    return f"Losses differ clearly {'; '.join(parts)}." if parts else ""
+_COMPARED = {
+    "loss": "The default minus",
+    "start": "Started at equal classes minus started at π",
+    "unlabelled": "With unlabelled patients minus without",
+    "net": "Image and metadata minus",
+    "inference": "Minus one net",
+    "likelihood": "Minus softmax",
+}
 
 
-def _clear(comparisons: Iterable[Comparison], about: str) -> tuple[int, int]:
-    """Return how many comparisons are clear in the log-likelihood, and how many there are."""
-    found = [each.differences[LOG_LIKELIHOOD] for each in comparisons if each.about == about]
-    return sum(each.standing != "undecided" for each in found), len(found)
+def _standings(summary: Summary) -> Table:
+    """Count in how many comparisons the first party is ahead, level and behind."""
+    kinds = {
+        "exp. log-lik.": (summary.comparisons, LOG_LIKELIHOOD),
+        "exp. log-lik., matched": (summary.matched_comparisons, LOG_LIKELIHOOD),
+        "AUC": (summary.comparisons, AUC),
+    }
+    counts: dict[str, dict[str, dict[str, Counter[str]]]] = {}
+    for kind, (comparisons, name) in kinds.items():
+        for each in (each for each in comparisons if each.about in _COMPARED and name in each.differences):
+            own = counts.setdefault(_COMPARED[each.about], {}).setdefault(_party(each, summary.config), {})
+            own.setdefault(kind, Counter())[each.differences[name].standing] += 1
+    groups = {title: [TableLine(label, _counted(own, kinds)) for label, own in some.items()] for title, some in counts.items()}
+    return Table("standings", "Comparisons: ahead / undecided / behind", tuple(kinds), _sections(groups))
+
+
+def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[Shown, ...]:
+    texts = [[f"{own[kind][word]}" for word in ("ahead", "undecided", "behind")] if kind in own else ["–"] for kind in kinds]
+    return tuple(Shown(" / ".join(text)) for text in texts)
+
+
+def _party(comparison: Comparison, config: StudyConfig) -> str:
+    """Return what tells the comparisons of one kind apart."""
+    ours, theirs = comparison.ours, comparison.theirs
+    if comparison.about == "net":
+        return wording.net(theirs, config)
+    if comparison.about == "inference":
+        return wording.INFERENCES[ours.inference]
+    return wording.LIKELIHOODS[ours.likelihood] if comparison.about == "likelihood" else wording.method(theirs, config)
+
+
+def _checks(summary: Summary) -> Table:
+    """Return the paper's findings with its figures and ours; a check that always answering π passes, too, says so."""
+    groups: dict[str, list[TableLine]] = {}
+    for check in summary.checks:
+        verdict = check.verdict + (" (as always answering π)" if check.trivial else "")
+        entries = tuple(map(Shown, (check.paper or "–", check.ours, verdict)))
+        groups.setdefault(f"{wording.capitalised(check.about)} ({check.place})", []).append(TableLine(check.where, entries))
+    return Table("checks", "What the paper found", ("paper", "ours", "verdict"), _sections(groups))
+
+
+def _sections(groups: Mapping[str, Sequence[TableLine]]) -> tuple[TableSection, ...]:
+    return tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
 
 
 def _to_default(comparisons: Iterable[Comparison]) -> dict[CellKey, Figure]:
@@ -298,15 +313,11 @@ def _costs(summary: Summary) -> Table:
     )
     columns = {"tpr": "TPR at ½", "tnr": "TNR at ½"}
     for cost in COSTS:
-        at = f"at 1/{1 + cost:,}"
-        columns |= {
-            f"tpr_cost_{cost}": f"TPR {at}",
-            f"tnr_cost_{cost}": f"TNR {at}",
-            f"net_benefit_cost_{cost}": f"benefit {at}",
-        }
+        names = {"tpr": "TPR", "tnr": "TNR", "net_benefit": "benefit"}
+        columns |= {f"{name}_cost_{cost}": f"{title} at 1/{1 + cost:,}" for name, title in names.items()}
     shown = [row for row in rows if row.key.population is not None and row.key.population <= _RARE_ENOUGH]
     found = sections(replace(summary, rows=rows), columns, shown)
-    return _table("costs", "Decisions by cost, beside ½", columns, found, BY_COST)
+    return _table("costs", "Decisions by cost, beside ½", columns.values(), found, BY_COST)
 
 
 def _per_thousand(name: str, figure: Figure) -> Figure:
@@ -332,22 +343,29 @@ def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine
 
 def _line(row: CellSummary, summary: Summary, names: Iterable[str], label: str = "") -> TableLine:
     entries = (_entry(row.figures.get(name), wording.decimals(name, row.key.population)) for name in names)
-    origin: Literal["constant", "main", "other"] = "main" if row.key.loss == main_loss(summary.config) else "other"
-    label = label or wording.method(row.key, summary.config)
-    return TableLine(label, tuple(entries), "constant" if row.key.loss == CONSTANT else origin)
+    return TableLine(label or wording.method(row.key, summary.config), tuple(entries), _origin(row.key, summary))
 
 
-def _entry(figure: Figure | None, places: int) -> TableEntry:
+def _origin(key: CellKey, summary: Summary) -> Literal["main", "other", "constant"]:
+    return "constant" if key.loss == CONSTANT else "main" if key.loss == main_loss(summary.config) else "other"
+
+
+def _entry(figure: Figure | None, places: int) -> Shown:
     if figure is None:
-        return TableEntry("–")
-    return TableEntry(wording.number(figure.value, places), wording.interval(figure, places))
+        return Shown("–")
+    return Shown(wording.number(figure.value, places), wording.interval(figure, places))
+
+
+def _difference(figure: Figure | None) -> Shown:
+    value, _, ends = ("–" if figure is None else wording.difference(figure)).partition(" (")
+    return Shown(value, ends.rstrip(")"))
 
 
 def _paper_line(label: str, figures: Mapping[str, float], names: Iterable[str]) -> TableLine:
     """Return the paper's figures as printed, with at least two decimals."""
     values = [figures.get(name) for name in names]
     texts = ["–" if each is None else wording.number(each, max(2, len(f"{each:g}".partition(".")[2]))) for each in values]
-    return TableLine(label, tuple(map(TableEntry, texts)), "paper")
+    return TableLine(label, tuple(map(Shown, texts)), "paper")
 
 
 def _like_paper(summary: Summary, minibatches: str) -> Table:
@@ -364,7 +382,7 @@ def _like_paper(summary: Summary, minibatches: str) -> Table:
     found = sections(summary, PAPER_COLUMNS, own, paper_lines)
     misprint = [paper.MISPRINT] if number == 1 and any(row.key.net == "inception" for row in own) else []
     title = f"The paper's Table {number}: {wording.MINIBATCHES[minibatches]}"
-    return _table(f"table{number}", title, PAPER_COLUMNS, found, LEGEND, paper.AVERAGES, *misprint)
+    return _table(f"table{number}", title, PAPER_COLUMNS.values(), found, paper.AVERAGES, *misprint)
 
 
 def _is_of_paper(key: CellKey, summary: Summary) -> bool:
@@ -372,15 +390,14 @@ def _is_of_paper(key: CellKey, summary: Summary) -> bool:
     return key.loss != CONSTANT and key.net in paper.NETS and key.population in paper.POPULATIONS and plain
 
 
-def _by_population(summary: Summary, columns: Mapping[str, str]) -> Table:
+def _by_population(summary: Summary) -> Table:
     """Return all rows, unless the paper's tables have them all."""
     own = [row for row in summary.rows if row.key.loss != CONSTANT]
     rest = [] if not summary.config.unlabelled and all(_is_of_paper(row.key, summary) for row in own) else own
-    found = sections(summary, columns, rest)
-    return _table("populations", "Figures by population", columns, found, LEGEND, SKILL, PREDICTED)
+    return _table("populations", "Figures by population", COLUMNS.values(), sections(summary, COLUMNS, rest))
 
 
-def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
+def _metadata(summary: Summary) -> Table:
     """Return rows by population; the nets of one loss are adjacent."""
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows:
@@ -392,14 +409,14 @@ def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
         methods = list(dict.fromkeys(wording.method(row.key, config) for row in rows))
         rows.sort(key=lambda row: methods.index(wording.method(row.key, config)))
         labels = [f"{wording.method(row.key, config)}: {wording.net(row.key, config)}" for row in rows]
-        lines = [_line(row, summary, columns, label) for row, label in zip(rows, labels, strict=True)]
-        found.append(TableSection(wording.where(key, summary.config), (_constant(key, summary, columns), *lines)))
-    return _table("metadata", "Image, metadata and both, by population", columns, found, LEGEND, SKILL, PREDICTED)
+        lines = [_line(row, summary, COLUMNS, label) for row, label in zip(rows, labels, strict=True)]
+        found.append(TableSection(wording.where(key, summary.config), (_constant(key, summary, COLUMNS), *lines)))
+    return _table("metadata", "Image, metadata and both, by population", COLUMNS.values(), found)
 
 
-def _ratings(summary: Summary, columns: Mapping[str, str]) -> Table:
-    found = sections(summary, columns, paper_lines=_paper_ratings(columns))
-    return _table("ratings", "Ratings 1 to 5", columns, found, RATING_LEGEND, _ABOUT_RATINGS)
+def _ratings(summary: Summary) -> Table:
+    found = sections(summary, RATING_COLUMNS, paper_lines=_paper_ratings(RATING_COLUMNS))
+    return Table("ratings", "Ratings 1 to 5", tuple(RATING_COLUMNS.values()), tuple(found), (BY_RULE,))
 
 
 def _ratings_by_class(summary: Summary) -> Table:
@@ -410,8 +427,7 @@ def _ratings_by_class(summary: Summary) -> Table:
         some = sections(summary, names, paper_lines=_paper_ratings(names), with_constant=False)
         found += [replace(section, title=f"{section.title}, by {rule}") for section in some]
     title = "Recall off by one of each rating, and benign or malignant from ratings"
-    about = "Benign or malignant: nodules rated 3 are left out, 4 and 5 are malignant."
-    return _table("ratings_by_class", title, _CLASS_COLUMNS, found, RATING_LEGEND, _ABOUT_RATINGS, about)
+    return Table("ratings_by_class", title, tuple(_CLASS_COLUMNS.values()), tuple(found), (BY_RULE,))
 
 
 def _paper_ratings(columns: Iterable[str]) -> PaperLines:
@@ -425,5 +441,8 @@ def _paper_ratings(columns: Iterable[str]) -> PaperLines:
     return paper_lines
 
 
-def _table(name: str, title: str, columns: Mapping[str, str], found: Iterable[TableSection], *notes: str) -> Table:
-    return Table(name, title, tuple(columns.values()), tuple(found), notes)
+def _table(name: str, title: str, columns: Iterable[str], found: Iterable[TableSection], *notes: str) -> Table:
+    """Return a table whose first note explains its columns."""
+    columns = tuple(columns)
+    known = [f"{column}: {MEANINGS[column]}" for column in dict.fromkeys(columns) if column in MEANINGS]
+    return Table(name, title, columns, tuple(found), (f"{'; '.join([_INTERVALS, *known])}.", *notes))

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...card.words import listed
 from ...metrics import Figure
 from ..config import IMAGE_NETS, StudyConfig
 from ..paper import TABLE_2
 from ..pooled_predictions import CellKey
 from . import wording
-from .checks import RARE
+from .claims import RARE, check_at, when_above
 from .comparisons import PUBLISHED, WEIGHTED
 from .contract import AUC, OURS, PaperCheck, Summary, Verdict
-from .verdicts import check_at, when_above
 
 
 def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
@@ -63,7 +63,7 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
         >>> from rightloss.study.summary import PaperCheck
         >>> from rightloss.study.summary.across_studies import by_claim
         >>> verdicts = {"population": "reproduces", "equal": "does not"}
-        >>> by_claim(PaperCheck("it ranks", "", word, "", setting={"start": start}) for start, word in verdicts.items())
+        >>> by_claim(PaperCheck("it ranks", "", word, setting={"start": start}) for start, word in verdicts.items())
         [ClaimVerdict(claim='it ranks', counts={'reproduces': 1, 'does not': 1}, overall='mixed', depends_on='start')]
     """
     own: dict[str, list[PaperCheck]] = {}
@@ -99,27 +99,24 @@ def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck
 
     The studies are not paired: the interval of their difference is that of independent ones, which is wider.
     """
-    found: dict[CellKey, dict[str, tuple[Figure, StudyConfig]]] = {}
+    both: dict[CellKey, dict[str, tuple[Figure, StudyConfig]]] = {}
     for summary in (summary for summary in summaries if summary.config.task == "binary"):
         for each in (each for each in summary.comparisons if each.about == "published"):
             if each.ours.net in IMAGE_NETS and each.ours.population == RARE:
-                own = found.setdefault(each.ours._replace(minibatches=""), {})
+                own = both.setdefault(each.ours._replace(minibatches=""), {})
                 own[each.ours.minibatches] = each.differences[AUC].figure, summary.config
     printed = {loss: TABLE_2["convnet", RARE, loss][AUC] for loss in (PUBLISHED, WEIGHTED)}
-    for key, both in found.items():
-        if len(both) < 2:
-            continue
-        (raw, _), (rebalanced, config) = both["raw"], both["rebalanced"]
-        figures = [wording.difference(each) for each in (rebalanced, raw, _minus(rebalanced, raw))]
+    for key, own in ((key, own) for key, own in both.items() if len(own) == 2):
+        (raw, _), (rebalanced, config) = own["raw"], own["rebalanced"]
+        found = _minus(rebalanced, raw)
         check = check_at(
             key._replace(minibatches="rebalanced"),
             config,
             "at a prevalence of 0.001 the weighted loss degrades less with raw minibatches than with rebalanced ones",
-            when_above(_minus(rebalanced, raw)),
-            f"AUC as published minus weighted loss: rebalanced {figures[0]}, raw {figures[1]}, difference {figures[2]}.",
+            when_above(found),
             "Table 2, caption",
             f"AUC, raw: bayesIG {printed[PUBLISHED]:g}, wLoss {printed[WEIGHTED]:g}",
-            f"rebalanced minus raw {figures[2]}",
+            f"rebalanced minus raw {wording.difference(found)}",
         )
         yield replace(check, where=", ".join(dict.fromkeys([wording.source(key.data), check.where])))
 
@@ -146,10 +143,8 @@ def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
     names = list(dict.fromkeys(wording.NETS[net] for some in cases.values() for nets in some for net in nets))
     yield PaperCheck(
         "the trends are similar across architectures",
-        wording.listed(names),
+        listed(names),
         "does not" if len(split) > len(cases) / 2 else "undecided" if split else "reproduces",
-        f"Of {len(cases)} claims checked for several nets, {len(split)} reproduce for one and not for another"
-        + (f": {'; '.join(split)}." if split else "."),
         "Section 4, architectures",
         "",
         f"claims on which nets disagree: {len(split)} of {len(cases)}",
@@ -161,22 +156,23 @@ _UNTESTABLE = (
         "on the Brompton data, the same as on LIDC-IDRI",
         "Brompton",
         "cannot be tested",
-        "The data are private: 679 nodules with age, sex and smoking status. LIDC-IDRI's balanced set with metadata stands in.",
         "Section 4, Brompton; Fig. 3",
+        ours="The data are private: 679 nodules with age, sex and smoking status. LIDC-IDRI's balanced set with metadata "
+        "stands in.",
     ),
     PaperCheck(
         "ROC curves and histograms by prevalence, curve by curve",
         "Fig. 3",
         "cannot be tested",
-        "The paper gives no figures for its curves, and not which prevalences they are for: the trend alone is checked.",
         "Fig. 3",
+        ours="The paper gives no figures for its curves, and not which prevalences they are for: the trend alone is checked.",
     ),
     PaperCheck(
         "with 64³ patches of CT, nine views and the full nets, the same figures",
         "Tables 1 and 2",
         "cannot be tested",
-        "LIDC-IDRI's CT volumes do not come with the package: slabs of CT, single slices and readers' outlines stand in for "
-        "them, and most nets are small.",
         "Section 4, data sets",
+        ours="LIDC-IDRI's CT volumes do not come with the package: slabs of CT, single slices and readers' outlines stand in "
+        "for them, and most nets are small.",
     ),
 )

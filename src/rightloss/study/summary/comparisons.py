@@ -35,7 +35,7 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
     have = set(keys)
     rates = [rate for rate in config.populations if rate is not None]
     for ours in keys:
-        if is_default(ours, config):
+        if ours.loss == DEFAULT:
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
         if ours.loss in PUBLISHED_FORMS and (theirs := ours._replace(loss=WEIGHTED)) in have:
             yield "published", ours, theirs
@@ -53,11 +53,6 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
             "likelihood": ours._replace(likelihood="categorical"),
         }
         yield from ((about, ours, theirs) for about, theirs in plain.items() if theirs in have and theirs != ours)
-
-
-def is_default(key: CellKey, config: StudyConfig) -> bool:
-    """Return whether this is the information gain as users get it, from any start."""
-    return key.loss == DEFAULT
 
 
 def main_loss(config: StudyConfig) -> str:

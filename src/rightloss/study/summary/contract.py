@@ -1,6 +1,6 @@
 """The summary of a study: the input of tables, figures and the page.
 
-Stage: `CellSummary`s, `Comparison`s, `PaperCheck`s, sentences → `Summary` → `summary.json`, and back.
+Stage: `CellSummary`s, `Comparison`s, `PaperCheck`s → `Summary` → `summary.json`, and back.
 """
 
 from __future__ import annotations
@@ -123,23 +123,21 @@ class PaperCheck:
         about: the finding, in a few words.
         where: data set, net, and what else the study varies.
         verdict: "reproduces", "does not", "undecided", or "cannot be tested" for lack of data.
-        sentence: the figures behind the verdict, or why there are none.
         place: its place in the paper.
         paper: the paper's figures, "" if it gives none.
-        ours: our figures in few words, with intervals.
+        ours: our figures in few words, with intervals; or why there are none.
         trivial: whether always answering π does the same; such a check says nothing of the paper's loss.
         setting: what it was made with, by field of `CellKey`: data, minibatches, net, likelihood, start, inference, loss.
 
     Examples:
         >>> from rightloss.study.summary import PaperCheck
-        >>> PaperCheck("the weighted loss has a lower AUC", "ConvNet", "reproduces", "By 0.04 (0.02 to 0.06).").verdict
+        >>> PaperCheck("the weighted loss has a lower AUC", "ConvNet", "reproduces", ours="AUC −0.04 (−0.06 to −0.02)").verdict
         'reproduces'
     """
 
     about: str
     where: str
     verdict: Verdict
-    sentence: str
     place: str = ""
     paper: str = ""
     ours: str = ""
@@ -154,30 +152,24 @@ class Summary:
     Attributes:
         config: the study.
         missing: number of runs that are not done.
-        question: what was asked, a paragraph.
-        answer: what was found, in a few sentences; "" if the default loss was not run.
         rows: in the study's order; before the first row of a population and data set, the one that always answers π.
         comparisons: between rows.
         checks: of the paper's findings.
-        findings: sentences; if the study is incomplete, the first says so.
         matched_rows, matched_comparisons: the same of predictions moved so that their mean is π on the validation part, for two
             classes: what is left of a loss beyond its intercept.
 
     Examples:
         >>> from rightloss.study import PRESETS
         >>> from rightloss.study.summary import Summary
-        >>> Summary(PRESETS["quick"], 40, "Why?", "", (), (), (), ()).to_json().splitlines()[1]
+        >>> Summary(PRESETS["quick"], 40, (), (), ()).to_json().splitlines()[1]
         ' "config": {'
     """
 
     config: StudyConfig
     missing: int
-    question: str
-    answer: str
     rows: tuple[CellSummary, ...]
     comparisons: tuple[Comparison, ...]
     checks: tuple[PaperCheck, ...]
-    findings: tuple[str, ...]
     matched_rows: tuple[CellSummary, ...] = ()
     matched_comparisons: tuple[Comparison, ...] = ()
 
@@ -195,12 +187,9 @@ class Summary:
             return cls(
                 StudyConfig.from_dict(content["config"]),
                 content["missing"],
-                content["question"],
-                content["answer"],
                 tuple(_cell_summary(row) for row in content["rows"]),
                 tuple(_comparison(each) for each in content["comparisons"]),
                 tuple(PaperCheck(**check) for check in content["checks"]),
-                tuple(content["findings"]),
                 tuple(_cell_summary(row) for row in content.get("matched_rows", ())),
                 tuple(_comparison(each) for each in content.get("matched_comparisons", ())),
             )

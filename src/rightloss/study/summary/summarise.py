@@ -1,6 +1,6 @@
-"""Results of a study → its summary: the figures of every cell, comparisons, checks and sentences.
+"""Results of a study → its summary: the figures of every cell, comparisons and checks.
 
-Stage: `StudyResults` → `Cell`s → `CellSummary`s and `Comparison`s, on the same resamples → checks and sentences → `Summary`.
+Stage: `StudyResults` → `Cell`s → `CellSummary`s and `Comparison`s, on the same resamples → `PaperCheck`s → `Summary`.
 
 Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC, and those by cost. Ratings have the expected
 log-likelihood, skill, Brier score and calibration error of the votes, and the accuracies of `cell_figures`.
@@ -9,19 +9,20 @@ log-likelihood, skill, Brier score and calibration error of the votes, and the a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ...metrics import Figure, evaluate
+from ..config import StudyConfig
 from ..pooled_predictions import Cell, CellKey, cells, matched
 from ..results import StudyResults
-from . import narrative
 from .cell_figures import MARGIN, RULES, decision_figures, is_binary, paired_figures, rating_figures, votes_of
-from .checks import paper_checks
+from .claims import binary_claims
 from .comparisons import LOG_MEAN_OFF, calibration_difference, compare, pairs
-from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellSummary, Comparison, Summary
+from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellSummary, Comparison, PaperCheck, Summary
+from .rating_claims import rating_claims
 from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
 BINARY_FIGURES = (
@@ -44,7 +45,7 @@ _MATCHED_FIGURES = ("tpr", "tnr", MEAN)
 
 
 def summarise(results: StudyResults) -> Summary:
-    """Compute figures with intervals by patient, paired differences, and what they say in words.
+    """Compute figures with intervals by patient, paired differences, and whether the paper's claims hold.
 
     Args:
         results: of a study, as `read_study` or `run_study` gives them; runs may be missing.
@@ -55,9 +56,8 @@ def summarise(results: StudyResults) -> Summary:
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise
-        >>> summary = summarise(StudyResults(PRESETS["quick"], data={}, runs=()))
-        >>> summary.findings[0]
-        'The study is incomplete: 80 of 80 runs are missing, and this report covers the others. Run it again to go on.'
+        >>> summarise(StudyResults(PRESETS["quick"], data={}, runs=())).missing
+        80
     """
     found = cells(results)
     names = dict.fromkeys(cell.key.data for cell in found)
@@ -69,19 +69,22 @@ def summarise(results: StudyResults) -> Summary:
     moved = cells(matched(results)) if binary else []
     kept = {cell.key: _of_cell(areas[cell.key], cell) for cell in moved}  # an offset changes no ranks within a run
     matched_comparisons = tuple(_comparisons(results, moved, kept, resamples))
-    checks = paper_checks(rows, comparisons, results.config)
     return Summary(
         results.config,
         results.missing,
-        narrative.question(results),
-        narrative.answer(rows, results.config),
         rows,
         comparisons,
-        checks,
-        narrative.findings(rows, comparisons, checks, results.config, results.missing, matched_comparisons),
+        paper_checks(rows, comparisons, results.config),
         tuple(_row(cell, cell.key, _matched_figures(cell, kept[cell.key], resamples[cell.key.data])) for cell in moved),
         matched_comparisons,
     )
+
+
+def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
+    """Make the checks that the study has the runs for; none if training patients are unlabelled."""
+    if config.unlabelled:
+        return ()
+    return (rating_claims if config.task == "rating" else binary_claims)(rows, comparisons, config)
 
 
 def _rows(found: Iterable[Cell], areas: Mapping[CellKey, Areas], resamples: Mapping[str, Resamples]) -> Iterator[CellSummary]:

@@ -9,11 +9,13 @@ import math
 import re
 from collections.abc import Sequence
 
+from ...card.words import counted
 from ...metrics import Figure
 from ..config import CONTOURS, StudyConfig
 from ..methods import METHODS
 from ..pooled_predictions import CellKey
-from .contract import CONSTANT
+from .comparisons import main_loss
+from .contract import CONSTANT, LOG_LIKELIHOOD, Summary
 
 NETS = {
     "convnet": "ConvNet",
@@ -54,6 +56,67 @@ SHORT_LOSSES = {
 }
 # Figures on the population's scale, where 0.999 and 0.9989 differ a lot.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
+
+
+# What a study is about: its first kind of comparisons, among these.
+_COMPARED = {
+    "unlabelled": "Logit adjustment with the unlabelled patients, against without",
+    "net": "Image and metadata together, against either alone",
+    "inference": "Averages over many weights, against one net",
+    "likelihood": "The likelihood of ordered ratings, against the softmax",
+    "loss": "Against the other losses",
+}
+_TITLES = {
+    "binary": "Which loss for the prevalence you will meet?",
+    "rating": "Can a net rate nodules as readers do?",
+    "balanced": "Image, metadata, or both, at the prevalence you will meet?",
+}
+
+
+def title(config: StudyConfig) -> str:
+    """Return the report's heading."""
+    if config.unlabelled:
+        return "Do patients without a label help?"
+    return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
+
+
+def incomplete(summary: Summary) -> str:
+    """Say that runs are missing; "" if none are."""
+    if not summary.missing:
+        return ""
+    return (
+        f"The study is incomplete: {summary.missing:,} of {counted(len(summary.config.runs()), 'run')} are missing, and this "
+        "report covers the others. Run it again to go on."
+    )
+
+
+def headline(summary: Summary) -> list[str]:
+    """Count the cases in which the default is better than always answering π, and than what it is compared with."""
+    rows = [row for row in summary.rows if row.key.loss == main_loss(summary.config)]
+    if not rows:
+        return ["No run is done yet."]
+    better, worse = (sum(test(row.figures["skill"]) for row in rows) for test in (is_better, is_worse))
+    found = [
+        f"Against always answering π, {METHODS[rows[0].key.loss].title}: clearly better in {better} of "
+        f"{counted(len(rows), 'case')}, clearly worse in {worse or 'none'}."
+    ]
+    for about, words in _COMPARED.items():
+        standings = [each.differences[LOG_LIKELIHOOD].standing for each in summary.comparisons if each.about == about]
+        if standings:
+            ahead, behind = standings.count("ahead"), standings.count("behind")
+            comparisons = counted(len(standings), "comparison")
+            return [*found, f"{words}: clearly better in {ahead} of {comparisons}, clearly worse in {behind or 'none'}."]
+    return found
+
+
+def is_better(skill: Figure) -> bool:
+    """Return whether the interval is above always answering π."""
+    return skill.low > 0
+
+
+def is_worse(skill: Figure) -> bool:
+    """Return whether it is below. A skill of −∞, from a probability of 0 for an observed class, has no interval."""
+    return skill.high < 0 or skill.value == -math.inf
 
 
 def method(key: CellKey, config: StudyConfig | None = None) -> str:
@@ -107,14 +170,6 @@ def file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "panel"
 
 
-def one_in(rate: float) -> str:
-    """Return a share as "1 in 1,000" or "30 %"."""
-    people = round(1 / rate)
-    if rate <= 0.2 and abs(people * rate - 1) < 1e-6:
-        return f"1 in {people:,}"
-    return percent(rate)
-
-
 def decimals(name: str, population: float | None) -> int:
     """Return the number of decimals that distinguishes figures of that population."""
     if population is None or name not in _FINE:
@@ -152,23 +207,6 @@ def difference(figure: Figure) -> str:
     sizes = [abs(each) for each in (figure.value, figure.low, figure.high) if math.isfinite(each) and each != 0]
     places = 3 if not sizes else min(9, max(3, 1 - math.floor(math.log10(max(sizes)))))
     return with_interval(figure, places, sign=True)
-
-
-def percent(share: float) -> str:
-    """Return "80 %"."""
-    return f"{100 * share:.3g} %"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    if len(parts) < 2:
-        return parts[0] if parts else "none"
-    return ", ".join(parts[:-1]) + f" and {parts[-1]}"
-
-
-def counted(count: int, word: str) -> str:
-    """Return "1 fold", "5 folds"."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def capitalised(text: str) -> str:

@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 from ... import __version__
 from ...atomic_files import write_whole
 from ..execute import check_folder
-from ..methods import DEFAULT, EVIDENCE, FULLY_LABELLED, METHODS, STARTS
-from .bias_plot import save_biases
-from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
+from ..methods import EVIDENCE, FULLY_LABELLED, METHODS, STARTS
+from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed, save_biases
 from .population import FiveRatings, Population, TwoGaussians
 from .runs import Net, ToyFigures, ToyProblem, ToyRun, run
-from .table import BOTH, START_NAMES, Results, ToyRow, constant_rows, findings, to_csv, to_markdown
+from .table import BOTH, START_NAMES, Results, ToyRow, constant_rows, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
 
@@ -147,8 +146,7 @@ def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Foun
 
 def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], out: Path) -> Results:
     """Write all of `FILES`; results.json is written last and marks them as complete."""
-    titles = (METHODS[DEFAULT].title, METHODS["plain"].title)
-    results = Results(config.settings(), rows, findings(rows, *titles, LINEAR.name))
+    results = Results(config.settings(), rows)
     of_biases = bias_rows(config.biases, found)
     write_whole(out / "biases.csv", biases_csv(of_biases))
     save_biases(of_biases, config.biases, tuple(out / name for name in PICTURES))

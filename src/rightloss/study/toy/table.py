@@ -87,11 +87,10 @@ class ToyRow:
 
 @dataclass(frozen=True)
 class Results:
-    """The settings, rows and sentences of the study."""
+    """The settings and rows of the study."""
 
     settings: dict[str, Any]
     rows: list[ToyRow]
-    findings: list[str]
 
     def to_json(self) -> str:
         return json.dumps({"study": "toy", **dataclasses.asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -103,7 +102,7 @@ class Results:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["study"] != "toy":
                 raise ValueError(f"of the study {content['study']!r}")
-            return cls(content["settings"], [ToyRow(**row) for row in content["rows"]], content["findings"])
+            return cls(content["settings"], [ToyRow(**row) for row in content["rows"]])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"Expected {path} to hold results of this study, but it does not: choose another folder."
@@ -122,22 +121,6 @@ def constant_rows(population: Population) -> list[ToyRow]:
     ]
 
 
-def findings(rows: list[ToyRow], default: str, plain: str, truthful: str) -> list[str]:
-    """Return what the rows say, in sentences.
-
-    Args:
-        rows: of the table.
-        default: the method that the others are compared with.
-        plain: the method shown next to it.
-        truthful: the model that can express the truth.
-    """
-    return [
-        _near_best(rows, default, plain, truthful),
-        *(_against_others(rows, default, figure) for figure in ("log_likelihood", "auc")),
-        _below_constant(rows),
-    ]
-
-
 def to_csv(results: Results) -> str:
     """Return every figure of the table, with the standard error in a column of its own."""
     names = [field.name for field in dataclasses.fields(ToyRow) if not field.name.endswith("_by_seed")]
@@ -149,7 +132,9 @@ def to_markdown(results: Results) -> str:
     """Return the report: the question, the answers, the table, and its legend."""
     rows = [list(cells(row).values()) for row in results.rows]
     table = markdown_rows([list(COLUMNS.values()), ["---"] * 4 + ["--:"] * (len(COLUMNS) - 4), *rows])
-    answers, notes = ([f"- {each}" for each in some] for some in (results.findings, legend(results)))
+    answers, notes = (
+        [f"- {each}" for each in some] for some in (findings(results.rows, METHODS[DEFAULT].title), legend(results))
+    )
     return "\n".join([f"# {TITLE}", "", *answers, "", table, "", *notes, ""])
 
 
@@ -175,14 +160,14 @@ def print_results(results: Results) -> None:
         table.add_row(*(line[name] for name in (COLUMNS if wide else NARROW)))
         case = row.case
     console.print(table)
-    for sentence in (*short_findings(results.rows, METHODS[DEFAULT].title), _READING):
+    for sentence in (*findings(results.rows, METHODS[DEFAULT].title), _READING):
         console.print(sentence, markup=False)
     console.print()
 
 
-def short_findings(rows: list[ToyRow], default: str) -> list[str]:
-    """Return the two sentences that the terminal shows; the report has the others."""
-    leads = list(_leads(rows, default, "log_likelihood"))
+def findings(rows: list[ToyRow], default: str) -> list[str]:
+    """Return what the rows say, in two sentences: about the default against the others, and about always answering π."""
+    leads = list(_leads(rows, default))
     clear = [each for each in leads if abs(each.mean) > CLEAR * each.error]
     better, worse = sum(each.mean < 0 for each in clear), sum(each.mean > 0 for each in clear)
     compared = (
@@ -230,58 +215,21 @@ def legend(results: Results) -> list[str]:
     ]
 
 
-def _near_best(rows: list[ToyRow], default: str, plain: str, truthful: str) -> str:
-    parts = []
-    for name in dict.fromkeys(row.name for row in rows if row.method in (default, plain)):
-        chosen = [row for row in rows if (row.name, row.model) == (name, truthful)]
-        distances = [(row.from_best, row.prevalence) for row in chosen if row.from_best is not None]
-        near = [distance for distance, _ in distances if abs(distance) <= CLEAR]
-        furthest, where = max(distances, key=lambda each: abs(each[0]))
-        parts.append(f"{name} in {len(near)} of {len(distances)} populations (furthest: {furthest:+.1f} at {where})")
-    return (
-        f"With the {truthful} model, which can express the truth, the expected log-likelihood is within {CLEAR} standard "
-        f"errors of the best possible for {', for '.join(parts)}."
-    )
-
-
 @dataclass(frozen=True)
 class _Lead:
     """A method's lead over the default from the same start, seed by seed: mean and standard error over the seeds."""
 
-    name: str
-    case: str
     mean: float
     error: float
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.case}: {self.mean:.2g} ± {self.error:.1g})"
 
-
-def _leads(rows: list[ToyRow], default: str, figure: str) -> Iterator[_Lead]:
-    ours = {(row.case, row.start): getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
+def _leads(rows: list[ToyRow], default: str) -> Iterator[_Lead]:
+    ours = {(row.case, row.start): row.log_likelihood_by_seed for row in rows if row.method == default}
     for row in rows:
-        theirs, start = getattr(row, f"{figure}_by_seed"), START_NAMES["population"] if row.start == BOTH else row.start
+        theirs, start = row.log_likelihood_by_seed, START_NAMES["population"] if row.start == BOTH else row.start
         if row.method != default and len(theirs) > 1:
             leads = [other - own for other, own in zip(theirs, ours[row.case, start], strict=True)]
-            yield _Lead(row.name, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads)))
-
-
-def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
-    name = {"log_likelihood": "expected log-likelihood", "auc": "AUC"}[figure]
-    leads = list(_leads(rows, default, figure))
-    if not leads:
-        return f"In {name} one seed does not tell the methods apart: run more."
-    won, lost = [each for each in leads if each.mean < 0], [each for each in leads if each.mean > 0]
-    clearly_won, clearly_lost = ([each for each in some if abs(each.mean) > CLEAR * each.error] for some in (won, lost))
-    text = (
-        f"In {name}, on the same seeds and from the same start, {default} is ahead in {len(won)} of {len(leads)} comparisons, "
-        f"clearly (by more than {CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
-        f"clearly in {len(clearly_lost)}."
-    )
-    if clearly_lost:
-        text += f" It is clearly behind {', '.join(map(str, clearly_lost))}."
-    furthest = max(lost, key=lambda each: each.mean, default=None)
-    return text if furthest is None or furthest in clearly_lost else text + f" It is furthest behind {furthest}."
+            yield _Lead(fmean(leads), stdev(leads) / math.sqrt(len(leads)))
 
 
 def _worse_than_constant(rows: list[ToyRow]) -> dict[str, list[str]]:
@@ -292,10 +240,3 @@ def _worse_than_constant(rows: list[ToyRow]) -> dict[str, list[str]]:
         if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error:
             cases.setdefault(row.name, []).append(row.case)
     return cases
-
-
-def _below_constant(rows: list[ToyRow]) -> str:
-    cases = _worse_than_constant(rows)
-    if not cases:
-        return f"No method is worse than {CONSTANT}."
-    return f"Worse than {CONSTANT}: " + "; ".join(f"{name} ({', '.join(where)})" for name, where in cases.items()) + "."

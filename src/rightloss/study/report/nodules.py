@@ -1,6 +1,6 @@
 """The nodules that the nets most often misjudge, with pictures and readers' ratings.
 
-Stage: `StudyResults` → `HardCase`s of each side, the worst first → `NoduleCard`s for the page.
+Stage: `StudyResults` → `HardCase`s of each side, the worst first, with their pictures.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt8
@@ -22,7 +23,6 @@ from ..summary.wording import SHORT_LOSSES, capitalised, source
 BENIGN, MALIGNANT, NEITHER = 0, 1, -1
 _SIDES = {BENIGN: "benign", MALIGNANT: "malignant"}
 _NOT_MOVED = "plain"
-_READERS = ("no reader", "one reader", "two readers", "three readers", "four readers", "five readers", "six readers")
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,6 @@ class HardCase:
     wrong: float
     share: float
     by_loss: dict[str, float]
-
-
-@dataclass(frozen=True)
-class NoduleCard:
-    """A nodule as the page shows it: its name, a PNG as data URI with a description, and sentences."""
-
-    name: str
-    picture: str
-    alt: str
-    sentences: tuple[str, ...]
-    other_losses: str
 
 
 def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int, list[HardCase]]:
@@ -80,40 +69,29 @@ def judging_loss(results: StudyResults) -> str | None:
     return DEFAULT if DEFAULT in done else next(iter(done), None)
 
 
-def nodule_cards(results: StudyResults) -> dict[str, list[NoduleCard]]:
-    """Return the cards of each data set and side, by title; none of data sets that came without pictures."""
+def nodules_by_side(results: StudyResults) -> dict[str, list[dict[str, Any]]]:
+    """Return the hardest cases of each data set and side as the page shows them; none of data sets without pictures."""
     found = {}
     for name, data in ((name, data) for name, data in results.data.items() if data.pictures.size):
         for side, cases in hardest_cases(results, name).items():
             title = f"{capitalised(_SIDES[side])}, taken for {_SIDES[1 - side]}"
             title += f" ({source(name)})" if len(results.data) > 1 else ""
             if cases:
-                found[title] = [_card(case, data, judging_loss(results)) for case in cases]
+                found[title] = [_shown(case, data) for case in cases]
     return found
 
 
-def describe_ratings(counts: Int64[np.ndarray, " 5"]) -> str:
-    """Return "rated 1, 2, 2 by three readers"."""
-    ratings = np.repeat(np.arange(1, 6), counts).tolist()
-    readers = _READERS[len(ratings)] if len(ratings) < len(_READERS) else f"{len(ratings)} readers"
-    return f"rated {', '.join(map(str, ratings))} by {readers}" if ratings else "not rated"
-
-
-def _card(case: HardCase, data: DataSummary, judge: str | None) -> NoduleCard:
-    nodule = int(data.nodules[case.row])
-    ratings = [f"{capitalised(describe_ratings(data.ratings[case.row]))}."] if len(data.ratings) else []
-    judged = (
-        f"{capitalised(_SIDES[1 - case.side])} with {100 * case.wrong:.0f} % on average; wrong in "
-        f"{100 * case.share:.0f} % of tests."
-    )
-    others = [f"{SHORT_LOSSES[loss]} {100 * wrong:.0f} %" for loss, wrong in case.by_loss.items() if loss != judge]
-    return NoduleCard(
-        f"Nodule {nodule}",
-        _data_uri(data.pictures[case.row]),
-        f"Middle plane of nodule {nodule}, {_SIDES[case.side]}",
-        (*ratings, judged),
-        ", ".join(others),
-    )
+def _shown(case: HardCase, data: DataSummary) -> dict[str, Any]:
+    ratings = np.repeat(np.arange(1, 6), data.ratings[case.row]).tolist() if len(data.ratings) else []
+    return {
+        "nodule": int(data.nodules[case.row]),
+        "side": _SIDES[case.side],
+        "picture": _data_uri(data.pictures[case.row]),
+        "ratings": ", ".join(map(str, ratings)),
+        "wrong": case.wrong,
+        "share": case.share,
+        "others": {SHORT_LOSSES[loss]: wrong for loss, wrong in case.by_loss.items()},
+    }
 
 
 def _data_uri(plane: UInt8[np.ndarray, "h w"]) -> str:
