@@ -41,7 +41,7 @@ from rightloss.study.report.page import command
 from rightloss.study.report.tables import tables
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
 from rightloss.study.summary.across_studies import by_claim, checks_across
-from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, Comparison
+from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellPair
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results"
@@ -264,7 +264,7 @@ def _shown(row: CellSummary, name: str) -> str:
     return wording.with_interval(row.figures[name], wording.decimals(name, row.key.population))
 
 
-def _difference(comparison: Comparison | None, name: str) -> str:
+def _difference(comparison: CellPair | None, name: str) -> str:
     """Return theirs minus the default."""
     if comparison is None or name not in comparison.differences:
         return "–"

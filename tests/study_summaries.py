@@ -7,7 +7,7 @@ import math
 from rightloss.metrics import Figure
 from rightloss.study.config import StudyConfig
 from rightloss.study.pooled_predictions import CellKey
-from rightloss.study.summary import CellSummary, Comparison, Difference
+from rightloss.study.summary import CellPair, CellSummary, PairedFigure
 
 CONFIG = StudyConfig("table1", losses=("information-gain", "published", "weighted"))
 BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
@@ -31,12 +31,12 @@ def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, 
 
 def comparison(
     ours: str, theirs: str, population: float, likelihood: Figure, auc: Figure, tpr: Figure | None = None, **others: Figure
-) -> Comparison:
+) -> CellPair:
     about = "loss" if ours == "information-gain" else "published"
     figures = {"tpr": Figure(0.0, -0.1, 0.1) if tpr is None else tpr, **others}
-    differences = {"expected_log_likelihood": Difference(likelihood, 5, 3, 2), "auc": Difference(auc, 5, 4, 1)}
-    differences |= {name: Difference(figure, 5, 3, 2) for name, figure in figures.items()}
-    return Comparison(about, key(ours, population), key(theirs, population), differences)
+    differences = {"expected_log_likelihood": PairedFigure(likelihood, 5, 3, 2), "auc": PairedFigure(auc, 5, 4, 1)}
+    differences |= {name: PairedFigure(figure, 5, 3, 2) for name, figure in figures.items()}
+    return CellPair(about, key(ours, population), key(theirs, population), differences)
 
 
 BETTER, EVEN, WORSE = Figure(0.2, 0.1, 0.3), Figure(0.0, -0.1, 0.1), Figure(-0.2, -0.3, -0.1)
@@ -51,7 +51,7 @@ def all_rows(**skills: Figure) -> list[CellSummary]:
     return [row(loss, rate, skill) for rate in (0.3, 0.001) for loss, skill in default.items()]
 
 
-def all_comparisons(common: Figure = NEAR, rare: Figure = BETTER, rare_published: Figure = BETTER) -> list[Comparison]:
+def all_comparisons(common: Figure = NEAR, rare: Figure = BETTER, rare_published: Figure = BETTER) -> list[CellPair]:
     return [
         comparison("information-gain", "published", 0.3, EVEN, EVEN),
         comparison("information-gain", "weighted", 0.3, common, EVEN),

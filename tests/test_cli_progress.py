@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rightloss.cli.progress import progress
-from rightloss.study.duration import size_in_words
-from rightloss.study.execute import check_folder
+from rightloss.study.execute import check_folder, size_in_words
 
 
 class Clock:

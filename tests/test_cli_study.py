@@ -28,8 +28,8 @@ from rightloss.cli import study as study_command
 from rightloss.cli.study import NAMES, configured, machine_of
 from rightloss.study import execute, report, summary
 from rightloss.study.config import PRESETS, StudyConfig
-from rightloss.study.duration import disk_space
 from rightloss.study.engines import InProcess, OnRay, Processes
+from rightloss.study.execute import disk_space
 from rightloss.study.report.page import command
 from rightloss.study.results import read_study, write_config
 from rightloss.study.training import Hardware, train_group

@@ -13,9 +13,9 @@ from study_summaries import BETTER, BLIND, CONFIG, EVEN, NEAR, NONE, WORSE, all_
 from rightloss.metrics import Figure
 from rightloss.study.config import StudyConfig
 from rightloss.study.results import read_study
-from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck, Summary, summarise
+from rightloss.study.summary import CellPair, CellSummary, PairedFigure, PaperCheck, Summary, summarise
 from rightloss.study.summary.across_studies import by_claim, checks_across
-from rightloss.study.summary.contract import Verdict
+from rightloss.study.summary.contract import Outcome
 from rightloss.study.summary.summarise import paper_checks
 
 SIMILAR, RANKING = "the losses are similar", "the weighted loss has a lower AUC"
@@ -28,16 +28,16 @@ CONSTANT, NEVER, LIKELIHOOD = (
 FALLING, STEADY, CALIBRATED = "of the weighted loss falls", "does not fall", "calibrated more consistently"
 
 
-def check(about: str, rows: list[CellSummary], comparisons: list[Comparison], config: StudyConfig = CONFIG) -> PaperCheck:
+def check(about: str, rows: list[CellSummary], comparisons: list[CellPair], config: StudyConfig = CONFIG) -> PaperCheck:
     (found,) = (each for each in paper_checks(rows, comparisons, config) if about in each.about)
     return found
 
 
-def verdict(about: str, rows: list[CellSummary], comparisons: list[Comparison], config: StudyConfig = CONFIG) -> str:
+def verdict(about: str, rows: list[CellSummary], comparisons: list[CellPair], config: StudyConfig = CONFIG) -> str:
     return check(about, rows, comparisons, config).verdict
 
 
-def rare(**figures: Figure) -> list[Comparison]:
+def rare(**figures: Figure) -> list[CellPair]:
     """The published form minus the weighted loss at 0.001."""
     return [comparison("published", "weighted", 0.001, **{"likelihood": EVEN, "auc": EVEN, **figures})]
 
@@ -161,10 +161,10 @@ def test_without_a_published_form_the_default_stands_in_where_the_claim_allows_i
     assert (ranking.verdict, ranking.where) == ("reproduces", "ConvNet, information gain")
 
 
-def falls(weighted: Figure, published: Figure) -> list[Comparison]:
+def falls(weighted: Figure, published: Figure) -> list[CellPair]:
     """AUC at 0.001 minus that at 0.3."""
     return [
-        Comparison("population", key(loss, 0.001), key(loss, 0.3), {"auc": Difference(figure, 5, 2, 3)})
+        CellPair("population", key(loss, 0.001), key(loss, 0.3), {"auc": PairedFigure(figure, 5, 2, 3)})
         for loss, figure in (("weighted", weighted), ("published", published))
     ]
 
@@ -192,8 +192,8 @@ def test_with_raw_minibatches_the_weighted_loss_is_held_against_plain_cross_entr
         return dataclasses.replace(found, key=found.key._replace(minibatches="raw"))
 
     ours, theirs = raw("weighted"), raw("plain")
-    differences = {name: Difference(difference, 5, 3, 2) for name in ("expected_log_likelihood", "auc")}
-    found = check("as the standard loss", [ours, theirs], [Comparison("plain", ours.key, theirs.key, differences)])
+    differences = {name: PairedFigure(difference, 5, 3, 2) for name in ("expected_log_likelihood", "auc")}
+    found = check("as the standard loss", [ours, theirs], [CellPair("plain", ours.key, theirs.key, differences)])
     assert (found.verdict, found.place) == (expected, "Appendix B")
 
 
@@ -207,13 +207,13 @@ def test_a_check_gives_its_figures() -> None:
     assert constant.paper == f"log-lik. bayesIG −0.027, always π {blind}"
 
 
-def against(about: str, populations: tuple[float, ...], figures: list[Figure]) -> list[Comparison]:
+def against(about: str, populations: tuple[float, ...], figures: list[Figure]) -> list[CellPair]:
     """Both against the image alone, or an ensemble against one net."""
     found = []
     for rate, figure in zip(populations, figures, strict=True):
         one = key("information-gain", rate)
         ours = one._replace(net="both") if about == "net" else one._replace(inference="ensemble")
-        found.append(Comparison(about, ours, one, {"expected_log_likelihood": Difference(figure, 5, 3, 2)}))
+        found.append(CellPair(about, ours, one, {"expected_log_likelihood": PairedFigure(figure, 5, 3, 2)}))
     return found
 
 
@@ -268,7 +268,7 @@ def study(minibatches: str, auc: Figure) -> Summary:
     config = dataclasses.replace(CONFIG, minibatches=(minibatches,))
     found = comparison("published", "weighted", 0.001, EVEN, auc)
     ours, theirs = (each._replace(minibatches=minibatches) for each in (found.ours, found.theirs))
-    return Summary(config, 0, (), (Comparison(found.about, ours, theirs, found.differences),), ())
+    return Summary(config, 0, (), (CellPair(found.about, ours, theirs, found.differences),), ())
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_less_degraded_when_raw_needs_both_studies_and_an_interval_of_their_diff
     assert {each.verdict for each in checks_across([study("raw", raw)])} == {"cannot be tested"}
 
 
-def nets(**verdicts: Verdict) -> Summary:
+def nets(**verdicts: Outcome) -> Summary:
     config = dataclasses.replace(CONFIG, nets=("convnet", "inception"))
     checks = tuple(PaperCheck("a claim", "", each, setting={"net": net}) for net, each in verdicts.items())
     return Summary(config, 0, (), (), checks)
@@ -292,7 +292,7 @@ def nets(**verdicts: Verdict) -> Summary:
 @pytest.mark.parametrize(
     ("second", "expected"), [("reproduces", "reproduces"), ("undecided", "reproduces"), ("does not", "does not")]
 )
-def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_not(second: Verdict, expected: str) -> None:
+def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_not(second: Outcome, expected: str) -> None:
     found = checks_across([nets(convnet="reproduces", inception=second)])[0]
     assert (found.about, found.verdict) == ("the trends are similar across architectures", expected)
 
@@ -306,7 +306,7 @@ def test_every_claim_that_cannot_be_tested_says_why() -> None:
     assert all(each.ours and each.place for each in checks_across([]))
 
 
-def checked(*verdicts: Verdict, **settings: str) -> list[PaperCheck]:
+def checked(*verdicts: Outcome, **settings: str) -> list[PaperCheck]:
     """A check for each verdict; its settings are a letter each."""
     return [
         PaperCheck("a claim", "", verdict, setting={name: each[place] for name, each in settings.items()})

@@ -11,7 +11,7 @@ from rightloss.metrics import Figure
 from rightloss.study import PRESETS
 from rightloss.study.paper import RATINGS
 from rightloss.study.pooled_predictions import CellKey
-from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck
+from rightloss.study.summary import CellPair, CellSummary, PairedFigure, PaperCheck
 from rightloss.study.summary.cell_figures import RULE_FIGURES
 from rightloss.study.summary.rating_claims import RULES, rating_claims
 
@@ -44,7 +44,7 @@ def row(
     return CellSummary(key, {**figures, **(others or {})}, 5, 1, 600, 300)
 
 
-def check(about: str, rows: list[CellSummary], comparisons: Sequence[Comparison] = ()) -> PaperCheck:
+def check(about: str, rows: list[CellSummary], comparisons: Sequence[CellPair] = ()) -> PaperCheck:
     (found,) = (each for each in rating_claims(rows, comparisons, CONFIG) if about in each.about)
     return found
 
@@ -104,8 +104,8 @@ def test_rating_1_is_the_hardest_if_by_one_rule_its_distance_to_2_to_4_is_above_
 
 @pytest.mark.parametrize(("value", "expected"), [(0.1, "reproduces"), (0.0, "undecided"), (-0.1, "does not")])
 def test_onion_peeling_is_better_if_ahead_of_the_softmax(value: float, expected: str) -> None:
-    difference = {"expected_log_likelihood": Difference(around(value), 5, 3, 2)}
-    against = [Comparison("likelihood", row().key, row(likelihood=other).key, difference) for other in ("categorical", "x")]
+    difference = {"expected_log_likelihood": PairedFigure(around(value), 5, 3, 2)}
+    against = [CellPair("likelihood", row().key, row(likelihood=other).key, difference) for other in ("categorical", "x")]
     assert check("onion peeling reflects", [row()], against[:1]).verdict == expected
     assert not any("onion peeling reflects" in each.about for each in rating_claims([row()], against[1:], CONFIG))
 
@@ -116,8 +116,8 @@ def test_onion_peeling_is_better_if_ahead_of_the_softmax(value: float, expected:
 )
 def test_rules_show_the_same_trends_if_what_both_decide_is_decided_alike(majority: float, mean: float, expected: str) -> None:
     found = {"majority": around(majority), "mean": around(mean)}
-    differences = {f"{rule}_{name}": Difference(each, 5, 3, 2) for rule, each in found.items() for name in RULE_FIGURES}
-    against = Comparison("loss", row("information-gain").key, row().key, differences)
+    differences = {f"{rule}_{name}": PairedFigure(each, 5, 3, 2) for rule, each in found.items() for name in RULE_FIGURES}
+    against = CellPair("loss", row("information-gain").key, row().key, differences)
     check_of = check("the same trends", [row(), row("information-gain")], [against])
     assert check_of.verdict == expected
     assert f"of {len(RULE_FIGURES)}, opposed" in check_of.ours

@@ -17,7 +17,7 @@ from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells, matched
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import CellSummary, Comparison, Summary, summarise
+from rightloss.study.summary import CellPair, CellSummary, Summary, summarise
 from rightloss.study.summary.comparisons import compare
 from rightloss.study.summary.contract import CONSTANT, COSTS
 from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
@@ -57,7 +57,7 @@ def cell_of(results: StudyResults, loss: str, population: float) -> Cell:
     return next(cell for cell in cells(results) if (cell.key.loss, cell.key.population) == (loss, population))
 
 
-def comparison_of(summary: Summary, theirs: str, population: float, about: str = "loss") -> Comparison:
+def comparison_of(summary: Summary, theirs: str, population: float, about: str = "loss") -> CellPair:
     return next(
         each
         for each in summary.comparisons

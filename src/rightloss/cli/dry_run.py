@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..study.config import Group, Source, StudyConfig
-from ..study.duration import Duration, estimate_duration, size_in_words
+from ..study.config import OF_TABLES, Group, Source, StudyConfig
+from ..study.duration import estimate_seconds
+from ..study.execute import size_in_words
 from ..study.methods import EVIDENCE, METHODS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def print_plan(
         print(f"{name:13}{text}")
     print(f"\n{_counts(config, missing, out)}")
     print("\n".join(f"  {line}" for line in _shown([run.label for run in config.runs()], verbose)))
-    print(f"\ntime         {_time(missing, machine)}")
+    print(f"\ntime         {_time(config, missing, machine)}")
     print(f"space        at most {size_in_words(space)}{_where(out)}")
     print("nothing was written")
 
@@ -49,7 +50,7 @@ def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
     labels = [*(each.label for each in runs), *(each.label for each in biases)]
     print(f"{_number(len(labels), 'run')}, one after the other")
     print("\n".join(f"  {line}" for line in _shown(labels, verbose)))
-    print(f"\ntime         {Duration.around(whole)}")
+    print(f"\ntime         {lasting(whole)}")
     print("nothing was written")
 
 
@@ -113,11 +114,21 @@ def _shown(lines: list[str], verbose: bool) -> list[str]:
     return [*lines[:_SHOWN], f"… and {len(lines) - 2 * _SHOWN} more (--verbose prints them) …", *lines[-_SHOWN:]]
 
 
-def _time(missing: list[Group], machine: Machine) -> str:
+def lasting(seconds: float) -> str:
+    """Return a duration with its unit: "about 3 minutes"."""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        if seconds >= 2 * length:
+            return f"about {float(f'{seconds / length:.2g}'):g} {unit}s"
+    return "a second or two"
+
+
+def _time(config: StudyConfig, missing: list[Group], machine: Machine) -> str:
     if not missing:
         return "seconds: everything is done"
-    found = estimate_duration(missing, machine.work, machine.workers)
-    return f"{found} with {machine.words}" if found else f"not estimated with {machine.words}"
+    found = estimate_seconds(missing, machine.work, machine.workers)
+    others = [each for each in config.inferences if each in OF_TABLES]
+    without = f", not counting {', '.join(others)}" if others else ""
+    return f"{'not estimated' if found is None else lasting(found)} with {machine.words}{without}"
 
 
 def _number(count: int, thing: str) -> str:

@@ -249,8 +249,7 @@ def _work(options: Mapping[str, Any], elsewhere: bool) -> Work:
 
 
 def _run_study(config: StudyConfig, out: Path | None, options: Mapping[str, Any], dry_run: bool, verbose: bool) -> None:
-    from ..study.duration import disk_space
-    from ..study.execute import check_folder, run_study
+    from ..study.execute import check_folder, disk_space, run_study
     from .report import PAGES_SIZE, made_pages, make_pages, show_pages
 
     missing = config.groups() if out is None else _missing_groups(config, out)

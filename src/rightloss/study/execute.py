@@ -16,7 +16,6 @@ from pathlib import Path
 from ..atomic_files import check_writable
 from ..lock import only_run
 from .config import Group, Source, StudyConfig
-from .duration import size_in_words
 from .engines import Engine, InProcess, Work
 from .results import (
     DataSummary,
@@ -39,6 +38,8 @@ _FOLDERS = ("runs", "data")
 _MARKS = ("runs", "study.json", "results.json")  # one of them is in a study's folder from the start
 _PAGES = ("table.csv", "comparisons.csv", "summary.json", "report.html", "report.md", "biases.csv", "tables", "figures")
 _PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
+_RUN_SIZE = 24_000  # bytes: predictions for some hundred nodules, and how they were chosen
+_SOURCE_SIZE = 8_000_000  # bytes: small pictures of some thousand nodules
 _STALE = 3600.0  # seconds after which such a file is abandoned
 
 
@@ -119,6 +120,20 @@ def check_folder(out: Path, needed: int = 0) -> None:
             f"Expected {size_in_words(needed)} of free space for the results, but {place} has {size_in_words(free)}: "
             "make room, or choose a folder on another disk."
         )
+
+
+def disk_space(runs: int, sources: int) -> int:
+    """Return an upper bound, in bytes, for this many results and data sets."""
+    return _RUN_SIZE * runs + _SOURCE_SIZE * sources
+
+
+def size_in_words(size: int) -> str:
+    """Return bytes with two digits and a unit: 64 kB, 3.1 MB, 120 MB, 2.5 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            number = size / scale
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{size} bytes"
 
 
 def nearest(out: Path) -> Path:

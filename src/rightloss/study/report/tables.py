@@ -17,7 +17,7 @@ from ...metrics import Figure
 from .. import paper
 from ..config import StudyConfig
 from ..pooled_predictions import CellKey
-from ..summary import CellSummary, Comparison, Summary, wording
+from ..summary import CellPair, CellSummary, Summary, wording
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD
 
@@ -276,7 +276,7 @@ def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[Sho
     return tuple(Shown(" / ".join(text)) for text in texts)
 
 
-def _party(comparison: Comparison, config: StudyConfig) -> str:
+def _party(comparison: CellPair, config: StudyConfig) -> str:
     """Return what tells the comparisons of one kind apart."""
     ours, theirs = comparison.ours, comparison.theirs
     if comparison.about == "net":
@@ -300,7 +300,7 @@ def _sections(groups: Mapping[str, Sequence[TableLine]]) -> tuple[TableSection, 
     return tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
 
 
-def _to_default(comparisons: Iterable[Comparison]) -> dict[CellKey, Figure]:
+def _to_default(comparisons: Iterable[CellPair]) -> dict[CellKey, Figure]:
     """Return each loss's log-likelihood minus the default's."""
     found = {each.theirs: each.differences[LOG_LIKELIHOOD].figure for each in comparisons if each.about == "loss"}
     return {key: Figure(-each.value, -each.high, -each.low, each.reason) for key, each in found.items()}
@@ -325,7 +325,7 @@ def _per_thousand(name: str, figure: Figure) -> Figure:
     return Figure(scale * figure.value, scale * figure.low, scale * figure.high, figure.reason)
 
 
-def _parties(comparison: Comparison, summary: Summary) -> tuple[str, str]:
+def _parties(comparison: CellPair, summary: Summary) -> tuple[str, str]:
     config, ours, theirs = summary.config, comparison.ours, comparison.theirs
     if comparison.about in ("loss", "published", "unlabelled", "plain"):
         return f"{wording.where(ours, config)}: {wording.method(ours, config)}", wording.method(theirs, config)

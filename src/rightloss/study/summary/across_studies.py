@@ -19,7 +19,7 @@ from ..pooled_predictions import CellKey
 from . import wording
 from .claims import RARE, check_at, when_above
 from .comparisons import PUBLISHED, WEIGHTED
-from .contract import AUC, OURS, PaperCheck, Summary, Verdict
+from .contract import AUC, OURS, Outcome, PaperCheck, Summary
 
 
 def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
@@ -47,7 +47,7 @@ class ClaimVerdict(NamedTuple):
     """
 
     claim: str
-    counts: Mapping[Verdict, int]
+    counts: Mapping[Outcome, int]
     overall: str
     depends_on: str = ""
 
@@ -74,7 +74,7 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
 
 
 def _claim_verdict(claim: str, checks: Sequence[PaperCheck]) -> ClaimVerdict:
-    counts: Mapping[Verdict, int] = dict(Counter(check.verdict for check in checks))
+    counts: Mapping[Outcome, int] = dict(Counter(check.verdict for check in checks))
     decided = [word for word in ("reproduces", "does not") if word in counts]
     if len(decided) == 2:
         return ClaimVerdict(claim, counts, "mixed", _explaining(checks))
@@ -130,7 +130,7 @@ def _minus(one: Figure, other: Figure) -> Figure:
 
 def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
     """Check that each trend holds, or at least is not reversed, for every net of images of the same study and setting."""
-    trends: dict[str, dict[object, dict[str, Verdict]]] = {}  # by claim; by study and the rest of the setting; by net
+    trends: dict[str, dict[object, dict[str, Outcome]]] = {}  # by claim; by study and the rest of the setting; by net
     for number, summary in enumerate(each for each in summaries if each.config.task == "binary"):
         for check in (each for each in summary.checks if each.setting.get("net") in IMAGE_NETS and not each.trivial):
             rest = number, *((name, value) for name, value in check.setting.items() if name != "net")

@@ -1,6 +1,6 @@
 """Check by intervals whether the paper's findings on two classes reproduce: one function per claim.
 
-Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
+Stage: `CellSummary`s, `CellPair`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
 Each is made for every start and, where it is about the information gain, for every published form; in a study without one, for
 the default, if the claim is not about the published form. Claims about ratings are in `rating_claims`; claims that need several
 studies or private data in `across_studies`.
@@ -19,7 +19,18 @@ from ..paper import POPULATIONS, TABLES
 from ..pooled_predictions import CellKey
 from . import wording
 from .comparisons import LOG_MEAN_OFF, PLAIN, PUBLISHED, PUBLISHED_FORMS, WEIGHTED
-from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
+from .contract import (
+    AUC,
+    LOG_LIKELIHOOD,
+    OURS,
+    TPR,
+    CellPair,
+    CellSummary,
+    Outcome,
+    PairedFigure,
+    PaperCheck,
+    Standing,
+)
 
 COMMON, RARE = POPULATIONS
 SIMILAR = 0.03  # as the paper's own −0.39 and −0.36
@@ -32,30 +43,30 @@ _TITLES = {LOG_LIKELIHOOD: "log-lik.", AUC: "AUC", LOG_MEAN_OFF: "mean over prev
 # Verdicts, from where intervals lie.
 
 
-def when_above(figure: Figure, margin: float = 0.0) -> Verdict:
+def when_above(figure: Figure, margin: float = 0.0) -> Outcome:
     """Return "reproduces" if the interval is above the margin, "does not" if below it."""
     return "reproduces" if figure.low > margin else "does not" if figure.high < margin else "undecided"
 
 
-def when_below(figure: Figure, margin: float = 0.0) -> Verdict:
+def when_below(figure: Figure, margin: float = 0.0) -> Outcome:
     """Return "reproduces" if the interval is below the margin, "does not" if above it."""
     return when_above(Figure(-figure.value, -figure.high, -figure.low), -margin)
 
 
-def when_within(figure: Figure, margin: float) -> Verdict:
+def when_within(figure: Figure, margin: float) -> Outcome:
     """Return "reproduces" if the interval is within ±margin, "does not" if it is wholly outside."""
     if -margin <= figure.low and figure.high <= margin:
         return "reproduces"
     return "does not" if figure.low > margin or figure.high < -margin else "undecided"
 
 
-def every(verdicts: Iterable[Verdict]) -> Verdict:
+def every(verdicts: Iterable[Outcome]) -> Outcome:
     """Return "reproduces" if all do, "does not" if one does not."""
     found = set(verdicts)
     return "does not" if "does not" in found else "reproduces" if found == {"reproduces"} else "undecided"
 
 
-def verdict_of(standings: Iterable[Standing]) -> Verdict:
+def verdict_of(standings: Iterable[Standing]) -> Outcome:
     """Return "reproduces" if one is ahead and none behind, "does not" if it is the other way round."""
     found = set(standings)
     if "ahead" in found and "behind" not in found:
@@ -68,7 +79,7 @@ def forms(config: StudyConfig) -> tuple[str, ...]:
     return tuple(loss for loss in config.losses if loss in PUBLISHED_FORMS) or (DEFAULT,)
 
 
-def check_at(key: CellKey, config: StudyConfig, about: str, verdict: Verdict, place: str, paper: str, ours: str) -> PaperCheck:
+def check_at(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, place: str, paper: str, ours: str) -> PaperCheck:
     """Make a check whose place and setting are those of a key; a loss is named unless it is the only published form."""
     usual = key.loss in ("", PUBLISHED) and forms(config) in ((PUBLISHED,), (DEFAULT,))
     named = [wording.where(key._replace(population=None), config), "" if usual or not key.loss else wording.short_method(key)]
@@ -104,8 +115,8 @@ class _Setting:
     key: CellKey
     config: StudyConfig
     rows: Mapping[tuple[float | None, str], CellSummary]
-    differences: Mapping[tuple[float | None, str], Mapping[str, Difference]]
-    falls: Mapping[str, Difference]
+    differences: Mapping[tuple[float | None, str], Mapping[str, PairedFigure]]
+    falls: Mapping[str, PairedFigure]
 
     @property
     def table(self) -> str:
@@ -134,7 +145,7 @@ class _Setting:
         text = ", ".join(f"{names[loss]} {value:g}".replace("-", "−") for loss, value in shown if value is not None)
         return prefix + text if text else ""
 
-    def check(self, about: str, verdict: Verdict, place: str, paper: str, ours: str) -> PaperCheck:
+    def check(self, about: str, verdict: Outcome, place: str, paper: str, ours: str) -> PaperCheck:
         return check_at(self.key, self.config, about, verdict, place, paper, ours)
 
 
@@ -175,7 +186,7 @@ def _some_sensitivity(at: _Setting) -> PaperCheck | None:
     found, tpr = at.difference(TPR), at.figure(at.key.loss, TPR)
     if found is None:
         return None
-    verdict: Verdict = "does not" if found.high <= NEAR_ZERO else when_above(found)
+    verdict: Outcome = "does not" if found.high <= NEAR_ZERO else when_above(found)
     own = "" if tpr is None else f"TPR {wording.with_interval(tpr, 3)}; "
     about = "as published, the information gain has a sensitivity above 0 at a prevalence of 0.001"
     paper = at.paper("TPR ", RARE, TPR, PUBLISHED, WEIGHTED)
@@ -205,7 +216,7 @@ def _calibrated(at: _Setting) -> PaperCheck | None:
 
 
 def _against_weighted(
-    at: _Setting, name: str, rule: Callable[[Figure], Verdict], about: str, place: str, paper: str, rate: float = RARE
+    at: _Setting, name: str, rule: Callable[[Figure], Outcome], about: str, place: str, paper: str, rate: float = RARE
 ) -> PaperCheck | None:
     found = at.difference(name, rate)
     if found is None:
@@ -216,7 +227,7 @@ def _against_weighted(
 def _falling_auc(at: _Setting) -> PaperCheck | None:
     """Check that the AUC of the weighted loss is lower at the lowest prevalence than at the highest."""
 
-    def falls(change: Figure) -> Verdict:
+    def falls(change: Figure) -> Outcome:
         return "reproduces" if change.high < 0 else "does not" if change.low > -STEADY else "undecided"
 
     return _between_ends(at, WEIGHTED, "the AUC of the weighted loss falls with the prevalence", falls)
@@ -225,14 +236,14 @@ def _falling_auc(at: _Setting) -> PaperCheck | None:
 def _steady_auc(at: _Setting) -> PaperCheck | None:
     """Check that the AUC of the published form is no lower at the lowest prevalence than at the highest."""
 
-    def steady(change: Figure) -> Verdict:
+    def steady(change: Figure) -> Outcome:
         return "reproduces" if change.low > -STEADY else "does not" if change.high < 0 else "undecided"
 
     about = "the AUC of the information gain as published does not fall with the prevalence"
     return _between_ends(at, at.key.loss, about, steady)
 
 
-def _between_ends(at: _Setting, loss: str, about: str, rule: Callable[[Figure], Verdict]) -> PaperCheck | None:
+def _between_ends(at: _Setting, loss: str, about: str, rule: Callable[[Figure], Outcome]) -> PaperCheck | None:
     found = at.falls.get(loss)
     if found is None:
         return None
@@ -259,14 +270,14 @@ def _never_worse(at: _Setting) -> PaperCheck | None:
     skills = {rate: row.figures["skill"] for (rate, loss), row in at.rows.items() if loss == DEFAULT}
     if RARE not in skills:
         return None
-    opposite: Mapping[Verdict, Verdict] = {"reproduces": "does not", "does not": "reproduces"}
+    opposite: Mapping[Outcome, Outcome] = {"reproduces": "does not", "does not": "reproduces"}
     verdict = every(opposite.get(_worse(skill), "undecided") for skill in skills.values())
     least = min(skills.values(), key=lambda each: each.value)
     about = "the default is never worse than always answering π"
     return at.check(about, verdict, OURS, "", f"least skill {wording.with_interval(least, 2)}")
 
 
-def _worse(skill: Figure) -> Verdict:
+def _worse(skill: Figure) -> Outcome:
     return "reproduces" if skill.value == -math.inf else when_below(skill)
 
 
@@ -280,9 +291,7 @@ _OF_ANY_FORM: _Claims = (_similar, _lower_auc)
 _OF_PUBLISHED: _Claims = (_some_sensitivity, _lower_likelihood, _steady_auc, _worse_than_constant, _calibrated)
 
 
-def binary_claims(
-    rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig
-) -> tuple[PaperCheck, ...]:
+def binary_claims(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> tuple[PaperCheck, ...]:
     """Make the checks of two classes that the study has the runs for."""
     found: list[PaperCheck | None] = []
     for setting in _settings(rows, comparisons, config):
@@ -293,7 +302,7 @@ def binary_claims(
     return in_order([*found, *_nets(comparisons, config), *_inferences(comparisons, config)])
 
 
-def _settings(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[_Setting]:
+def _settings(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[_Setting]:
     rivals = {"loss": WEIGHTED, "published": WEIGHTED, "plain": PLAIN}
     for key in dict.fromkeys(_without_loss(row.key) for row in rows if row.key.net):
         mine = [each for each in comparisons if _without_loss(each.ours) == key]
@@ -317,7 +326,7 @@ def _without_loss(key: CellKey) -> CellKey:
 # Claims on nets and on inference, each over all populations.
 
 
-def _nets(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[PaperCheck]:
+def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that the logits of image and metadata together predict better than either alone."""
     for key, own in _grouped(comparisons, "net").items():
         about = f"image and metadata together predict better than {wording.net(key, config)}"
@@ -325,20 +334,20 @@ def _nets(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[Pa
         yield check_at(key, config, about, verdict, "Section 4, Brompton, implied", "", _tally(own))
 
 
-def _inferences(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[PaperCheck]:
+def _inferences(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that no approximation of the posterior predicts worse than one net: by less than 0.03 of skill."""
     for key, own in _grouped(comparisons, "inference").items():
         figures = [each.differences[LOG_LIKELIHOOD].figure for each in own]
         level = [figure.low > -SIMILAR * _entropy(each.ours.population) for figure, each in zip(figures, own, strict=True)]
         behind = [figure.high < 0 for figure in figures]
-        verdict: Verdict = "reproduces" if all(level) else "does not" if all(behind) else "undecided"
+        verdict: Outcome = "reproduces" if all(level) else "does not" if all(behind) else "undecided"
         about = f"the posterior can be approximated by any standard strategy: {wording.INFERENCES[key.inference]}"
         yield check_at(key, config, about, verdict, "Section 2", "", _tally(own))
 
 
-def _grouped(comparisons: Sequence[Comparison], about: str) -> dict[CellKey, list[Comparison]]:
+def _grouped(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[CellPair]]:
     """Return comparisons of the information gain, by what is compared: for nets theirs, for inferences ours."""
-    groups: dict[CellKey, list[Comparison]] = {}
+    groups: dict[CellKey, list[CellPair]] = {}
     for each in comparisons:
         if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS):
             side = each.theirs if about == "net" else each.ours
@@ -346,7 +355,7 @@ def _grouped(comparisons: Sequence[Comparison], about: str) -> dict[CellKey, lis
     return groups
 
 
-def _tally(own: Sequence[Comparison]) -> str:
+def _tally(own: Sequence[CellPair]) -> str:
     standings = [each.differences[LOG_LIKELIHOOD].standing for each in own]
     return ", ".join(
         f"{word} in {standings.count(word)} of {len(own)}" for word in ("ahead", "undecided", "behind") if word in standings

@@ -1,6 +1,6 @@
 """Paired comparisons: which cells are compared, and their differences on the same nodules.
 
-Stage: `Cell`s, their AUCs, `Resamples` → `Comparison`s.
+Stage: `Cell`s, their AUCs, `Resamples` → `CellPair`s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..config import StudyConfig
 from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
 from ..pooled_predictions import Cell, CellKey
 from .cell_figures import paired_figures
-from .contract import AUC, MEAN, Comparison, Difference
+from .contract import AUC, MEAN, CellPair, PairedFigure
 from .resampling import Areas, BootstrapEstimate, GroupMeans, Resamples, combined, mean_area
 
 PUBLISHED, WEIGHTED, PLAIN, BOTH = "published", "weighted", "plain", "both"
@@ -60,7 +60,7 @@ def main_loss(config: StudyConfig) -> str:
     return DEFAULT if DEFAULT in config.losses else config.losses[0]
 
 
-def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
+def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> CellPair | None:
     """Compare two cells on their common runs; None if there are none. Between populations the AUC alone is compared."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
@@ -73,10 +73,10 @@ def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | N
         found = {name: _difference(each, patient, fold, resamples) for name, each in differences.items()}
     if areas is not None:
         found[AUC] = _area_difference(*areas, resamples)
-    return Comparison(about, ours.key, theirs.key, found)
+    return CellPair(about, ours.key, theirs.key, found)
 
 
-def calibration_difference(ours: Sequence[Cell], theirs: Sequence[Cell], resamples: Resamples) -> Difference | None:
+def calibration_difference(ours: Sequence[Cell], theirs: Sequence[Cell], resamples: Resamples) -> PairedFigure | None:
     """Compare |log(mean prediction/π)|, averaged over populations; None if fewer than three have common runs."""
     estimates: list[BootstrapEstimate] = []
     folds: list[dict[int, float]] = []
@@ -117,13 +117,13 @@ def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
     return own, other
 
 
-def _difference(means: GroupMeans, patient: np.ndarray, fold: np.ndarray, resamples: Resamples) -> Difference:
+def _difference(means: GroupMeans, patient: np.ndarray, fold: np.ndarray, resamples: Resamples) -> PairedFigure:
     if not np.isfinite(means.counted).all():
-        return Difference(Figure(math.nan, reason="a probability of 0 was given to what happened"), 0, 0, 0)
+        return PairedFigure(Figure(math.nan, reason="a probability of 0 was given to what happened"), 0, 0, 0)
     return _counted(means.figure(patient, resamples, "a class has no nodule"), means.in_folds(fold))
 
 
-def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> Difference:
+def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> PairedFigure:
     areas = {run: ours[run] - theirs[run] for run in ours if run in theirs}
     by_fold: dict[int, list[float]] = {}
     for (fold, _), area in areas.items():
@@ -132,6 +132,6 @@ def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> Differ
     return _counted(figure, {fold: float(np.mean(each)) for fold, each in by_fold.items()})
 
 
-def _counted(figure: Figure, by_fold: Mapping[int, float]) -> Difference:
+def _counted(figure: Figure, by_fold: Mapping[int, float]) -> PairedFigure:
     values = list(by_fold.values())
-    return Difference(figure, len(values), sum(value > 0 for value in values), sum(value < 0 for value in values))
+    return PairedFigure(figure, len(values), sum(value > 0 for value in values), sum(value < 0 for value in values))

@@ -1,6 +1,6 @@
 """The summary of a study: the input of tables, figures and the page.
 
-Stage: `CellSummary`s, `Comparison`s, `PaperCheck`s → `Summary` → `summary.json`, and back.
+Stage: `CellSummary`s, `CellPair`s, `PaperCheck`s → `Summary` → `summary.json`, and back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = "ours, not the paper's"  # place of a check of our own claim
 CONSTANT = "constant"  # in place of a loss: always answering π
 LOG_LIKELIHOOD, AUC, TPR, MEAN = "expected_log_likelihood", "auc", "tpr", "mean_prediction"
 COSTS = (100, 1000)  # of a missed cancer, in needless actions: act from 1/(1 + C) on
-Verdict = Literal["reproduces", "does not", "undecided", "cannot be tested"]
+Outcome = Literal["reproduces", "does not", "undecided", "cannot be tested"]
 Standing = Literal["ahead", "behind", "undecided"]
 
 
@@ -56,7 +56,7 @@ class CellSummary:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedFigure:
     """Ours minus theirs in one figure, on the same nodules.
 
     Attributes:
@@ -67,8 +67,8 @@ class Difference:
 
     Examples:
         >>> from rightloss.metrics import Figure
-        >>> from rightloss.study.summary import Difference
-        >>> Difference(Figure(0.02, 0.01, 0.03), folds=5, ahead=5, behind=0).standing
+        >>> from rightloss.study.summary import PairedFigure
+        >>> PairedFigure(Figure(0.02, 0.01, 0.03), folds=5, ahead=5, behind=0).standing
         'ahead'
     """
 
@@ -86,7 +86,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CellPair:
     """Two cells that differ in one respect.
 
     Attributes:
@@ -102,17 +102,17 @@ class Comparison:
     Examples:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.pooled_predictions import CellKey
-        >>> from rightloss.study.summary import Comparison, Difference
+        >>> from rightloss.study.summary import CellPair, PairedFigure
         >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", 0.001, "information-gain")
-        >>> auc = Difference(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)
-        >>> Comparison("loss", ours, ours._replace(loss="weighted"), {"auc": auc}).differences["auc"].standing
+        >>> auc = PairedFigure(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)
+        >>> CellPair("loss", ours, ours._replace(loss="weighted"), {"auc": auc}).differences["auc"].standing
         'undecided'
     """
 
     about: str
     ours: CellKey
     theirs: CellKey
-    differences: Mapping[str, Difference]
+    differences: Mapping[str, PairedFigure]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PaperCheck:
 
     about: str
     where: str
-    verdict: Verdict
+    verdict: Outcome
     place: str = ""
     paper: str = ""
     ours: str = ""
@@ -168,10 +168,10 @@ class Summary:
     config: StudyConfig
     missing: int
     rows: tuple[CellSummary, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[CellPair, ...]
     checks: tuple[PaperCheck, ...]
     matched_rows: tuple[CellSummary, ...] = ()
-    matched_comparisons: tuple[Comparison, ...] = ()
+    matched_comparisons: tuple[CellPair, ...] = ()
 
     def to_json(self) -> str:
         """Return the text of `summary.json`, in which undefined numbers are null."""
@@ -222,9 +222,9 @@ def _cell_summary(content: dict[str, Any]) -> CellSummary:
     return CellSummary(**{**content, "key": CellKey(**content["key"]), "figures": figures})
 
 
-def _comparison(content: dict[str, Any]) -> Comparison:
-    found = {name: Difference(**{**each, "figure": _figure(each["figure"])}) for name, each in content["differences"].items()}
-    return Comparison(content["about"], CellKey(**content["ours"]), CellKey(**content["theirs"]), found)
+def _comparison(content: dict[str, Any]) -> CellPair:
+    found = {name: PairedFigure(**{**each, "figure": _figure(each["figure"])}) for name, each in content["differences"].items()}
+    return CellPair(content["about"], CellKey(**content["ours"]), CellKey(**content["theirs"]), found)
 
 
 def _figure(content: dict[str, Any]) -> Figure:

@@ -1,6 +1,6 @@
 """Check by intervals whether the paper's findings on ratings 1 to 5 reproduce: one function per claim.
 
-Stage: `CellSummary`s, `Comparison`s of a study of ratings → `PaperCheck`s. The paper's figures are those of onion peeling with
+Stage: `CellSummary`s, `CellPair`s of a study of ratings → `PaperCheck`s. The paper's figures are those of onion peeling with
 the information gain, without intervals: a figure of ours is as good if its interval contains the paper's or lies above it, and
 is not if it lies wholly below. The paper does not say how readers' ratings were combined: each claim is checked by both rules,
 and reproduces if it does by one of them.
@@ -17,7 +17,7 @@ from ..pooled_predictions import CellKey
 from . import wording
 from .cell_figures import MARGIN, RULE_FIGURES
 from .claims import check_at, every, forms, in_order, when_above
-from .contract import LOG_LIKELIHOOD, CellSummary, Comparison, PaperCheck, Verdict
+from .contract import LOG_LIKELIHOOD, CellPair, CellSummary, Outcome, PaperCheck
 
 RULES = ("mean", "majority")  # the first is shown if both agree
 ONION, SOFTMAX = "onion-peeling", "categorical"
@@ -33,9 +33,7 @@ _AS_GOOD = {
 }
 
 
-def rating_claims(
-    rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig
-) -> tuple[PaperCheck, ...]:
+def rating_claims(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> tuple[PaperCheck, ...]:
     """Make the checks that the study has the runs for: of onion peeling with each form, and once over all losses."""
     found: list[PaperCheck | None] = []
     for row in rows:
@@ -62,12 +60,12 @@ def _as_good(row: CellSummary, config: StudyConfig, about: str) -> PaperCheck:
     return _check(row.key, config, about, verdict, paper, f"by {best} {', '.join(shown)}")
 
 
-def _reaches(figure: Figure, paper: float) -> Verdict:
+def _reaches(figure: Figure, paper: float) -> Outcome:
     least = paper - ROUNDING
     return "reproduces" if figure.high >= least else "does not" if figure.high < least else "undecided"
 
 
-def _by_one_rule(verdicts: Sequence[Verdict]) -> tuple[Verdict, str]:
+def _by_one_rule(verdicts: Sequence[Outcome]) -> tuple[Outcome, str]:
     """Return "reproduces" if by one rule it does, "does not" if by neither; and the rule to show."""
     if "reproduces" in verdicts:
         return "reproduces", RULES[verdicts.index("reproduces")]
@@ -82,18 +80,18 @@ def _extremes(row: CellSummary, config: StudyConfig) -> PaperCheck:
     return _check(row.key, config, "within one, rating 1 is the hardest and 2 to 4 the easiest", verdict, paper, ours)
 
 
-def _onion_peeling(comparison: Comparison, config: StudyConfig) -> PaperCheck:
+def _onion_peeling(comparison: CellPair, config: StudyConfig) -> PaperCheck:
     """Check that onion peeling suits ratings better than the softmax does; the paper says so without figures."""
     found = comparison.differences[LOG_LIKELIHOOD].figure
     about = "onion peeling reflects ratings better than the softmax"
     return _check(comparison.ours, config, about, when_above(found), "", f"log-lik. {wording.difference(found)}")
 
 
-def _check(key: CellKey, config: StudyConfig, about: str, verdict: Verdict, paper: str, ours: str) -> PaperCheck:
+def _check(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, paper: str, ours: str) -> PaperCheck:
     return check_at(key._replace(likelihood=""), config, about, verdict, SECTION, paper, ours)
 
 
-def _aggregations(key: CellKey, comparisons: Iterable[Comparison], config: StudyConfig) -> PaperCheck | None:
+def _aggregations(key: CellKey, comparisons: Iterable[CellPair], config: StudyConfig) -> PaperCheck | None:
     """Check that majority and mean rank likelihoods and losses alike, wherever paired differences by both rules are decided."""
     both = [
         [each.differences[f"{rule}_{name}"].standing for rule in RULES]
@@ -105,7 +103,7 @@ def _aggregations(key: CellKey, comparisons: Iterable[Comparison], config: Study
         return None
     decided = [(first, second) for first, second in both if "undecided" not in (first, second)]
     turned = sum(first != second for first, second in decided)
-    verdict: Verdict = "undecided" if not decided else "does not" if turned > len(decided) / 20 else "reproduces"
+    verdict: Outcome = "undecided" if not decided else "does not" if turned > len(decided) / 20 else "reproduces"
     about = "majority vote and mean rating of the readers show the same trends"
     ours = f"decided by both {len(decided)} of {len(both)}, opposed {turned}"
     return check_at(key, config, about, verdict, "Section 4, data sets", "", ours)

@@ -1,6 +1,6 @@
 """Results of a study → its summary: the figures of every cell, comparisons and checks.
 
-Stage: `StudyResults` → `Cell`s → `CellSummary`s and `Comparison`s, on the same resamples → `PaperCheck`s → `Summary`.
+Stage: `StudyResults` → `Cell`s → `CellSummary`s and `CellPair`s, on the same resamples → `PaperCheck`s → `Summary`.
 
 Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC, and those by cost. Ratings have the expected
 log-likelihood, skill, Brier score and calibration error of the votes, and the accuracies of `cell_figures`.
@@ -21,7 +21,7 @@ from ..results import StudyResults
 from .cell_figures import MARGIN, RULES, decision_figures, is_binary, paired_figures, rating_figures, votes_of
 from .claims import binary_claims
 from .comparisons import LOG_MEAN_OFF, calibration_difference, compare, pairs
-from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellSummary, Comparison, PaperCheck, Summary
+from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, CellSummary, PaperCheck, Summary
 from .rating_claims import rating_claims
 from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
@@ -80,7 +80,7 @@ def summarise(results: StudyResults) -> Summary:
     )
 
 
-def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
+def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> tuple[PaperCheck, ...]:
     """Make the checks that the study has the runs for; none if training patients are unlabelled."""
     if config.unlabelled:
         return ()
@@ -107,7 +107,7 @@ def _row(cell: Cell, key: CellKey, figures: Mapping[str, Figure]) -> CellSummary
 
 def _comparisons(
     results: StudyResults, found: Iterable[Cell], areas: Mapping[CellKey, Areas], resamples: Mapping[str, Resamples]
-) -> Iterator[Comparison]:
+) -> Iterator[CellPair]:
     by_key = {cell.key: cell for cell in found}
     for about, ours, theirs in pairs(list(by_key), results.config):
         both = (areas[ours], areas[theirs]) if areas else None
@@ -116,7 +116,7 @@ def _comparisons(
             yield _with_calibration(comparison, by_key, resamples[ours.data])
 
 
-def _with_calibration(comparison: Comparison, by_key: Mapping[CellKey, Cell], resamples: Resamples) -> Comparison:
+def _with_calibration(comparison: CellPair, by_key: Mapping[CellKey, Cell], resamples: Resamples) -> CellPair:
     """Add `log_mean_off` over all populations to the published form's comparison at the lowest."""
     pairs = [
         (ours, theirs)
