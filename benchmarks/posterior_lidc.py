@@ -191,7 +191,7 @@ def net_features(data: str, run: RunConfig) -> np.ndarray:
         if step % every == 0:
             score([candidate], valid)
     candidate.restore()
-    averaged: Any = candidate.nets[0].averaged.model
+    averaged: Any = candidate.nets[0].averaged.module
     net = averaged.net.eval()
     print(f"{run.label}: validation {max(candidate.scores):.4f}", flush=True)
     with torch.no_grad():

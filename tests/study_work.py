@@ -82,11 +82,6 @@ def refused(group: Group, report: Report, log: Path) -> list[RunResult]:
     raise ValueError(f"Expected better data, but got {group.label}: choose others.")
 
 
-def leaves(group: Group, report: Report) -> list[RunResult]:
-    print("no licence", file=sys.stderr, flush=True)
-    os._exit(1)
-
-
 def exits(group: Group, report: Report) -> list[RunResult]:
     sys.exit("no licence")
 

@@ -19,8 +19,9 @@ from study_work import processes_of, small_source, small_study
 from test_study_execute import content, wait_for
 from worker_jobs import is_running
 
+from rightloss.study import engines
 from rightloss.study.config import Source
-from rightloss.study.engines import OnRay, on_ray
+from rightloss.study.engines import OnRay
 from rightloss.study.execute import run_study
 
 pytest.importorskip("ray", reason='needs Ray: pip install -e ".[ray]"')
@@ -113,12 +114,12 @@ class TestOverAConnectionThatWasThereBefore:
     @pytest.mark.long
     def test_a_group_whose_process_is_always_killed_is_given_up_by_name(self, tmp_path: Path) -> None:
         work = partial(study_work.deadly, log=tmp_path / "log", times=9)
-        with pytest.raises(ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but Ray gave up .*Run again"):
+        with pytest.raises(ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but Ray gave up .*run again"):
             list(OnRay(retries=0).run(work, GROUPS[1:2], silent))
 
     @pytest.mark.long
     def test_another_version_on_a_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(on_ray, "__version__", "0.0.1")
+        monkeypatch.setattr(engines, "__version__", "0.0.1")
         assert_refused(lambda: list(OnRay().run(study_work.fake, GROUPS[:1], silent)), r"rightloss 0\.0\.1 on every machine")
 
 

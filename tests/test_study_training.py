@@ -11,7 +11,6 @@ import pytest
 import torch
 from members import assert_mean_is, assert_refused
 from nodule_files import small_archive
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
@@ -23,8 +22,7 @@ from rightloss.study.pooled_predictions import matched
 from rightloss.study.results import RunResult, StudyResults, trace_steps
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.candidates import Candidate, Net, RunningMean, tables_of
-from rightloss.study.training.models import FirstConvolution, convolve_together
+from rightloss.study.training.candidates import Candidate, Net, tables_of
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
 
@@ -96,49 +94,6 @@ def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_b
     for result in together:
         (alone,) = train_group(Group(source, (result.config,)))
         assert_same(result, alone)
-
-
-@pytest.mark.long
-def test_first_convolutions_give_the_same_bits_together_and_one_by_one(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = group_of(source, nets=("convnet", "both"), losses=("information-gain", "weighted", "corrected"))
-    together = train_group(group)
-    monkeypatch.setattr("rightloss.study.training.models._same_bits", lambda *form: False)
-    for one, other in zip(together, train_group(group), strict=True):
-        assert_same(one, other)
-
-
-@pytest.mark.parametrize("count", [2, 9])
-@pytest.mark.parametrize("rows", [1, 30])
-def test_convolutions_in_one_call_are_those_of_each_layer_with_its_gradients(rows: int, count: int) -> None:
-    features = torch.rand(rows, 8, 6, 6, dtype=torch.float64)
-    layers = [FirstConvolution(torch.nn.Conv2d(8, 4, 3, 2, 1).double()) for _ in range(count)]
-    expected = [layer(features) for layer in layers]
-    slopes = [torch.rand_like(each) for each in expected]
-    weights = [weight for layer in layers for weight in layer.parameters()]
-    if convolve_together(layers, features):
-        found = [layer(features) for layer in layers]
-        assert all(layer.computed is None for layer in layers)  # used once
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-        gradients = [torch.autograd.grad(each, weights, slopes) for each in (found, expected)]
-        torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
-    else:
-        assert all(layer.computed is None for layer in layers)
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.4, 0.98])
-def test_the_running_mean_of_weights_has_the_bits_of_torchs(decay: float) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
-    ours, torchs = RunningMean(model, decay), AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
-    for _ in range(5):
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.add_(torch.randn_like(weight))
-        model(torch.randn(6, 3))  # moves the buffers
-        ours.update()
-        torchs.update_parameters(model)
-        expected = torchs.module.state_dict()
-        assert ours.model.state_dict().keys() == expected.keys()
-        assert all(torch.equal(value, expected[name]) for name, value in ours.model.state_dict().items())
 
 
 @pytest.mark.long

@@ -64,7 +64,7 @@ def run_jobs(
         for job in jobs:
             yield job, _attempt(function, job)
         return
-    pool = new_pool(min(workers, len(jobs)), _be_silent, context=_WithoutMainContext())
+    pool = new_pool(min(workers, len(jobs)), be_silent, context=_WithoutMainContext())
     try:
         with no_interrupts():  # the first call starts the processes
             pending: dict[Any, Job] = {pool.schedule(_attempt, (function, job), timeout=timeout): job for job in jobs}
@@ -147,7 +147,7 @@ class _WithoutMainContext(SpawnContext):
     Process = _WithoutMain
 
 
-def _be_silent() -> None:
+def be_silent() -> None:
     """Set up a new process: libraries print messages."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
-from ..study.engines import Engine, InProcess, OnRay, Processes, Work
-from ..study.engines.processes import processors
+from ..study.engines import Engine, InProcess, OnRay, Processes, Work, processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
 from .errors import require
 from .parts import check_engine

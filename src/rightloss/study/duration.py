@@ -13,8 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from .config import OF_TABLES, Group
-from .engines import Work
-from .engines.contract import one_thread
+from .engines import Work, one_thread
 
 _STEPS, _VIEWS = 4, 3  # of a probe: the last step also scores the validation part
 

@@ -31,7 +31,7 @@ from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
 from ...tensors import tensor_of
-from ..engines.contract import one_thread
+from ..engines import one_thread
 from ..methods import EVIDENCE, METHODS
 from .population import BY_BOTH, BY_FEATURE, BY_LABEL, SELECTIONS, CurvedRisk, Drawn, Selection, drawn, met
 

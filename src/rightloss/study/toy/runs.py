@@ -23,7 +23,7 @@ from ...likelihoods import start_at_prevalence
 from ...prevalence import Prevalence
 from ...sampling import StratifiedBatchSampler
 from ...tensors import tensor_of
-from ..engines.contract import one_thread
+from ..engines import one_thread
 from ..methods import EVIDENCE, METHODS
 from .population import Population
 

@@ -5,8 +5,7 @@ Stage: `Group` → `RunResult`s.
     models         nets by name
     batches        minibatches and low-level features that a group's runs share; random streams
     candidates     a run with one step size
-    posteriors     posteriors over the weights of nets that read only features
-    loop           the training loop, and the devices that it runs on
+    loop           the training loop, the devices that it runs on, and posteriors over the weights of nets of features
 """
 
 from .loop import Hardware as Hardware

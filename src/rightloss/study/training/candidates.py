@@ -6,8 +6,6 @@ log-probabilities at π.
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -18,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...likelihoods import start_at_prevalence
 from ...losses import LogLikelihoodLoss
@@ -28,14 +27,13 @@ from ...tensors import tensor_of
 from ..config import RunConfig
 from ..methods import METHODS
 from .batches import Batch, Inputs, seed_of, stream
-from .models import DROPOUT, LIKELIHOOD_OF, Model, convolve_together
+from .models import DROPOUT, LIKELIHOOD_OF, Model
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 _BLOCK = 32  # nodules per block when nets predict; the C library does not keep freed memory of larger ones
 _MASKED_BLOCK = 64  # the same with dropout, whose masks depend on it
-_TOGETHER = 12  # nets that predict a block together, at most, to save memory
 
 
 class Candidate:
@@ -93,7 +91,7 @@ class Candidate:
             self._failed = True
             return
         if found > max(self.scores, default=-math.inf):
-            self.best = [_copied(net.averaged.model) for net in self.nets]
+            self.best = [_copied(net.averaged.module) for net in self.nets]
         self.scores.append(found)
 
     @torch.no_grad()
@@ -115,7 +113,7 @@ class Candidate:
     def restore(self) -> None:
         """Load the nets of the best score."""
         for net, state in zip(self.nets, self.best, strict=True):
-            net.averaged.model.load_state_dict(state)
+            net.averaged.module.load_state_dict(state)
 
     def log_probs(self, part: Batch, tables: Mapping[Net, Tensor] | None = None) -> Float64[Tensor, "n k"]:
         """Return predictions at π, averaged over nets or over masks of dropout."""
@@ -155,7 +153,7 @@ class Candidate:
             criterion.to(place_of(self.fabric)[0]),
             optimiser,
             self.rate,
-            RunningMean(model, training.averaging),
+            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(training.averaging)),
         )
 
     def _seed(self, purpose: str, *numbers: int) -> int:
@@ -182,30 +180,6 @@ def _votes(target: Tensor, classes: int) -> Float64[Tensor, "n k"]:
     return votes.double().cpu()
 
 
-class RunningMean:
-    """A copy of a model whose weights are an exponential mean of the model's, beginning with the first update.
-
-    The same bits as torch's `AveragedModel`, which looks for all parameters again at each step.
-
-    Attributes:
-        model: the copy.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model)
-        self._pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
-        self._buffers = [*zip(self.model.buffers(), model.buffers(), strict=True)]
-        self._weight, self._begun = 1 - decay, False
-
-    @torch.no_grad()
-    def update(self) -> None:
-        for mean, now in self._pairs:
-            mean.lerp_(now, self._weight) if self._begun else mean.copy_(now)
-        for kept, own in self._buffers:
-            kept.copy_(own)
-        self._begun = True
-
-
 @dataclass(eq=False)
 class Net:
     """One net in training, with its loss and the running mean of its weights, which predicts.
@@ -227,7 +201,7 @@ class Net:
     criterion: Any
     optimiser: Any
     rate: float
-    averaged: RunningMean
+    averaged: AveragedModel
     failed: bool = False
     outputs: Tensor = field(default_factory=lambda: torch.empty(0))
 
@@ -252,7 +226,7 @@ class Net:
             0.5 + 0.5 * math.cos(math.pi * (number - 1) / self.run.training.steps)
         )
         self.optimiser.step()
-        self.averaged.update()
+        self.averaged.update_parameters(self.module)
 
 
 def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | None = None) -> None:
@@ -268,60 +242,29 @@ def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | None = 
 def tables_of(
     nets: Iterable[Net], part: Batch, fabric: Fabric | None = None, dropout: bool = False
 ) -> dict[Net, Float64[Tensor, "n k"]]:
-    """Return the tables of nets for all rows of a part; nets that begin with the same convolution share its call."""
-    models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in nets}
-    blocks: dict[Net, list[Tensor]] = {net: [] for net in models}
-    block = _MASKED_BLOCK if dropout else _BLOCK
-    for start in range(0, len(part.target), block):
-        features, metadata = (None if each is None else each[start : start + block] for each in part.inputs)
-        for first in range(0, len(models), _TOGETHER):
-            some = {net: (models[net], features) for net in [*models][first : first + _TOGETHER]}
-            for net in itertools.chain.from_iterable(_teams(some, fabric)):
-                model, dtype = models[net], next(models[net].parameters()).dtype
-                with nullcontext() if fabric is None else fabric.autocast():
-                    outputs = model(*(None if each is None else each.to(dtype) for each in (features, metadata)))
-                blocks[net].append(model.likelihood.table(outputs.double()))
-    return {net: torch.cat(each).cpu() for net, each in blocks.items()}
+    """Return the tables of nets for all rows of a part."""
+    found, block = {}, _MASKED_BLOCK if dropout else _BLOCK
+    for net in nets:
+        model: Any = net.averaged.module.train(dropout)
+        dtype, blocks = next(model.parameters()).dtype, []
+        for start in range(0, len(part.target), block):
+            rows = (None if each is None else each[start : start + block] for each in part.inputs)
+            with nullcontext() if fabric is None else fabric.autocast():
+                outputs = model(*(None if each is None else each.to(dtype) for each in rows))
+            blocks.append(model.likelihood.table(outputs.double()))
+        found[net] = torch.cat(blocks).cpu()
+    return found
 
 
 def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | None = None) -> None:
     """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
-    nets = dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets)
-    for team in _teams({net: (net.module, net.inputs(batch).features) for net in nets}, fabric):
-        losses = []
-        for net in team:
-            net.optimiser.zero_grad()
-            loss = net.loss(batch, number, fabric)
-            net.failed = not math.isfinite(float(_over_processes(loss.detach(), fabric)))
-            losses += [] if net.failed else [loss]
-        if losses:
-            total = sum(losses[1:], losses[0])
-            total.backward() if fabric is None else fabric.backward(total)
-        for net in team:
-            if not net.failed:
-                net.update(number)
-
-
-def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | None) -> list[list[Net]]:
-    """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team.
-
-    Args:
-        nets: the model of each net, and the features that it reads.
-        fabric: the devices; None for one CPU, where convolutions can be computed together.
-    """
-    teams: list[list[Net]] = []
-    together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
-    for net, (model, features) in nets.items():
-        if fabric is None and features is not None and model.first is not None:
-            together.setdefault((id(features), repr(model.first)), (features, []))[1].append(net)
-        else:
-            teams.append([net])
-    for features, team in together.values():
-        if len(team) > 1 and convolve_together([nets[net][0].first for net in team], features.flatten(0, 1)):
-            teams.append(team)
-        else:
-            teams += [[net] for net in team]
-    return teams
+    for net in dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets):
+        net.optimiser.zero_grad()
+        loss = net.loss(batch, number, fabric)
+        net.failed = not math.isfinite(float(_over_processes(loss.detach(), fabric)))
+        if not net.failed:
+            loss.backward() if fabric is None else fabric.backward(loss)
+            net.update(number)
 
 
 def _as_trained(run: RunConfig) -> RunConfig:
