@@ -31,7 +31,7 @@ VARIANTS = {
     "small nets, three views, 400 steps": "--small --views 3 --steps 400 --learning-rate 3e-3 --learning-rate 1e-3 "
     "--checkpoints 8 --averaging 0.98",
 }
-PROCESSOR = "import time, types, rightloss.study.duration as d; d.time = types.SimpleNamespace(monotonic=time.process_time); "
+PROCESSOR = "import time, types, rightloss.cli.dry_run as d; d.time = types.SimpleNamespace(monotonic=time.process_time); "
 ONE_STEP = "--steps 1 --checkpoints 1 --folds 1 --learning-rate 1e-3 --engine in-process"
 
 

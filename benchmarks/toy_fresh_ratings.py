@@ -12,8 +12,7 @@ from statistics import fmean, stdev
 from report import folder, table
 
 from rightloss.study.methods import DEFAULT, EVIDENCE
-from rightloss.study.toy.runs import ToyProblem, ToyRun, run
-from rightloss.study.toy.study import LINEAR, ToyConfig
+from rightloss.study.toy.study import LINEAR, ToyConfig, ToyProblem, ToyRun, run
 from rightloss.study.toy.table import constant_rows
 
 SEEDS = range(200, 300)  # the study has 0 to 4, toy_fresh_seeds.py 100 to 139

@@ -16,8 +16,7 @@ from report import folder, table
 from rightloss.study.methods import DEFAULT
 from rightloss.study.methods import METHODS as ALL
 from rightloss.study.toy.population import Population
-from rightloss.study.toy.runs import ToyFigures, ToyProblem, ToyRun, run
-from rightloss.study.toy.study import LINEAR, ToyConfig
+from rightloss.study.toy.study import LINEAR, ToyConfig, ToyFigures, ToyProblem, ToyRun, run
 from rightloss.study.toy.table import constant_rows
 
 SEEDS = range(100, 140)

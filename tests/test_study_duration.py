@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from rightloss.cli.dry_run import lasting
+from rightloss.cli.dry_run import estimate_seconds, lasting
 from rightloss.study.config import PRESETS, Group, Source, StudyConfig
-from rightloss.study.duration import estimate_seconds
 from rightloss.study.engines import Report
 from rightloss.study.results import RunResult
 

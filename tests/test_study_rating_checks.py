@@ -12,7 +12,7 @@ from rightloss.study import PRESETS
 from rightloss.study.paper import RATINGS
 from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.summary import CellPair, CellSummary, PairedFigure, PaperCheck
-from rightloss.study.summary.cell_figures import RULE_FIGURES
+from rightloss.study.summary.comparisons import RULE_FIGURES
 from rightloss.study.summary.rating_claims import RULES, rating_claims
 
 CONFIG = PRESETS["ratings"]

@@ -42,9 +42,8 @@ from rightloss.study.report.figures import (
     roc_figure,
     trace_figures,
 )
-from rightloss.study.report.nodules import hardest_cases, judging_loss
 from rightloss.study.report.overview import Overview, OverviewRow, overview
-from rightloss.study.report.page import command, grid, settings, slider_data
+from rightloss.study.report.page import command, grid, hardest_cases, judging_loss, settings, slider_data
 from rightloss.study.report.tables import comparison_table, tables
 from rightloss.study.results import StudyResults, read_study, trace_steps
 from rightloss.study.summary import Summary, summarise

@@ -15,7 +15,7 @@ from rightloss.study.config import StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import CellSummary, Summary, summarise
-from rightloss.study.summary.cell_figures import RULE_FIGURES
+from rightloss.study.summary.comparisons import RULE_FIGURES
 from rightloss.study.summary.contract import CONSTANT
 
 CONFIG = StudyConfig(

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
 from rightloss.study.methods import DEFAULT, FULLY_LABELLED, METHODS
-from rightloss.study.toy import FILES, runs, study, table
+from rightloss.study.toy import FILES, study, table
 from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
 from rightloss.study.toy.population import BY_LABEL, Population
-from rightloss.study.toy.runs import Net, ToyFigures, ToyProblem, ToyRun
+from rightloss.study.toy.study import Net, ToyFigures, ToyProblem, ToyRun
 from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results, findings
 
 TINY = (
@@ -71,11 +71,11 @@ def own(finished: Path, tmp_path: Path) -> Path:
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[ToyRun | BiasRun]:
     """A list that grows by each run that is done rather than read."""
-    done: list[ToyRun | BiasRun] = []
+    done, train = list[ToyRun | BiasRun](), study.run
 
     def counted(config: ToyRun) -> ToyFigures:
         done.append(config)
-        return runs.run(config)
+        return train(config)
 
     def counted_biases(config: BiasRun) -> list[BiasFigures]:
         done.append(config)
@@ -167,14 +167,14 @@ class Truth(nn.Module):
 @ANY_POPULATION
 def test_a_network_that_knows_the_truth_loses_nothing(population: Population) -> None:
     problem = ToyProblem(population, TINY[0], seed=0, test_examples=20_000)
-    assert runs._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
+    assert study._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
 
 
 def test_the_truth_of_equal_classes_corrected_afterwards_loses_nothing() -> None:
     problem = ToyProblem(TwoGaussians(0.05), TINY[0], seed=0, test_examples=2_000)
     balanced = Truth(problem.population, shift=math.log(0.95 / 0.05))
-    assert runs._test(balanced, problem, corrected=True).lost == pytest.approx(0, abs=1e-6)
-    assert runs._test(balanced, problem, corrected=False).lost > 0.1
+    assert study._test(balanced, problem, corrected=True).lost == pytest.approx(0, abs=1e-6)
+    assert study._test(balanced, problem, corrected=False).lost > 0.1
 
 
 @ANY_POPULATION
@@ -185,7 +185,7 @@ def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_ro
         def forward(self, x: Tensor) -> Tensor:
             return population.likelihood.starting_outputs(population.prevalence).expand(len(x), -1)
 
-    figures = runs._test(Constant(), ToyProblem(population, TINY[0], seed=0, test_examples=1_000), corrected=False)
+    figures = study._test(Constant(), ToyProblem(population, TINY[0], seed=0, test_examples=1_000), corrected=False)
     row = table.constant_rows(population)[1]
     assert row.method == CONSTANT
     assert figures.log_likelihood == pytest.approx(row.log_likelihood, abs=1e-12)
@@ -197,7 +197,7 @@ def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_ro
 @pytest.mark.long
 def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None:
     problems = [ToyProblem(TwoGaussians(0.3), TINY[0], seed, test_examples=400) for seed in range(200)]
-    figures = [runs._test(Truth(problem.population), problem, corrected=False) for problem in problems]
+    figures = [study._test(Truth(problem.population), problem, corrected=False) for problem in problems]
     spread = np.var([each.log_likelihood for each in figures], ddof=1)
     stated = np.mean([each.variance for each in figures])
     assert abs(spread / stated - 1) < 4 * math.sqrt(2 / 199)
@@ -206,40 +206,40 @@ def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None
 @pytest.mark.parametrize("method", FULLY_LABELLED)
 def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(method: str) -> None:
     config = ToyRun(ToyProblem(FiveRatings(), TINY[1], seed=1, test_examples=500), method)
-    first = runs.run(config)
-    runs._trained.cache_clear()
-    runs._examples.cache_clear()
+    first = study.run(config)
+    study._trained.cache_clear()
+    study._examples.cache_clear()
     torch.rand(7)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    assert runs.run(config) == first
+    assert study.run(config) == first
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.long
 def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, examples = [], runs._examples
+    drawn, examples = [], study._examples
 
     def recorded(population: Population, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
         x, y = examples(population, per_class, seed)
         drawn.append(x)
         return x, y
 
-    monkeypatch.setattr(runs, "_examples", recorded)
+    monkeypatch.setattr(study, "_examples", recorded)
     for seed in range(3):
-        runs.run(ToyRun(ToyProblem(FiveRatings(), TINY[0], seed, test_examples=500), DEFAULT))
+        study.run(ToyRun(ToyProblem(FiveRatings(), TINY[0], seed, test_examples=500), DEFAULT))
     assert len(drawn) == 2 * 3
     assert len(torch.cat(drawn).unique(dim=0)) == sum(map(len, drawn))
 
 
 def test_every_method_and_start_gives_figures_of_its_own_unless_its_starts_coincide() -> None:
     problem = ToyProblem(FiveRatings(), TINY[0], seed=0, test_examples=500)
-    figures = {each: runs.run(ToyRun(problem, *each)).log_likelihood for each in study.METHODS_AND_STARTS}
+    figures = {each: study.run(ToyRun(problem, *each)).log_likelihood for each in study.METHODS_AND_STARTS}
     for start in ("population", "equal"):  # the default loss is logit adjustment
         assert figures.pop(("logit-adjusted", start)) == figures["information-gain", start]
     assert len(set(figures.values())) == len(figures) == 2 * len(FULLY_LABELLED) - 4
     for method in ("plain", "corrected"):
-        assert runs.run(ToyRun(problem, method, "equal")).log_likelihood == figures[method, "population"]
+        assert study.run(ToyRun(problem, method, "equal")).log_likelihood == figures[method, "population"]
 
 
 @pytest.mark.long
@@ -263,7 +263,7 @@ def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
     config = tiny()
     rows = Results.read(finished / "results.json").rows
     problems = [ToyProblem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
-    figures = [runs.run(ToyRun(problem, "weighted", "equal")) for problem in problems]
+    figures = [study.run(ToyRun(problem, "weighted", "equal")) for problem in problems]
     (row,) = [row for row in rows if (row.prevalence, row.model, row.name) == ("5 ratings", "MLP", "weighted loss from equal")]
     assert row.log_likelihood_by_seed == [each.log_likelihood for each in figures]
     error = math.sqrt(figures[0].variance + figures[1].variance) / 2

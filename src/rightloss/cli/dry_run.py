@@ -5,14 +5,18 @@ Stage: `StudyConfig`, its missing groups, `Machine` → text on the terminal: th
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from ..study.config import OF_TABLES, Group, Source, StudyConfig
-from ..study.duration import estimate_seconds
+from ..study.engines import Work, one_thread
 from ..study.execute import size_in_words
 from ..study.methods import EVIDENCE, METHODS
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 _TASKS = {"binary": "benign or malignant", "rating": "malignancy from 1 to 5", "balanced": "benign or malignant, half of each"}
 _SHOWN = 3  # runs at either end
+_STEPS, _VIEWS = 4, 3  # of a probe: the last step also scores the validation part
 
 
 def print_plan(
@@ -40,7 +45,7 @@ def print_plan(
 def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
     """Print the runs of the toy study and the time they take; runs a few, writes nothing."""
     from ..study.toy.biases import run_seed
-    from ..study.toy.runs import run
+    from ..study.toy.study import run
 
     runs, biases = config.runs(), config.biases.runs()
     first = [each for each in runs if each.problem.seed == 0 and each.problem.population == runs[0].problem.population]
@@ -112,6 +117,35 @@ def _shown(lines: list[str], verbose: bool) -> list[str]:
     if verbose or len(lines) <= 2 * _SHOWN + 1:
         return lines
     return [*lines[:_SHOWN], f"… and {len(lines) - 2 * _SHOWN} more (--verbose prints them) …", *lines[-_SHOWN:]]
+
+
+def estimate_seconds(groups: Sequence[Group], work: Work, workers: int) -> float | None:
+    """Estimate how long these groups take, `workers` of them at once, without the posteriors of `OF_TABLES`.
+
+    Returns:
+        The seconds; None if `work` does not report its steps, as on several devices, or if there are posteriors alone.
+    """
+    trained = [replace(each, runs=tuple(run for run in each.runs if run.inference not in OF_TABLES)) for each in groups]
+    spent = [_spent(group, work) for group in {each.source: each for each in trained if each.runs}.values()]
+    found = [each for each in spent if each is not None]
+    return fmean(found) * math.ceil(len(groups) / workers) if found else None
+
+
+def _spent(group: Group, work: Work) -> float | None:
+    """Train a group for a few steps with its first step size and three views; return what that makes of the whole group."""
+    training, stamps = group.runs[0].training, list[float]()
+    few = replace(training, steps=_STEPS, checkpoints=1, views=_VIEWS, learning_rates=training.learning_rates[:1])
+    with one_thread():
+        work(
+            replace(group, runs=tuple(replace(run, training=few) for run in group.runs)),
+            lambda share: stamps.append(time.monotonic()),
+        )
+    if len(stamps) < _STEPS:
+        return None
+    *steps, last = (after - before for before, after in pairwise(stamps))
+    step = median(steps)
+    looks = (training.checkpoints + 1) * max(0.0, last - step)
+    return (step * training.steps * training.views / _VIEWS + looks) * len(training.learning_rates)
 
 
 def lasting(seconds: float) -> str:

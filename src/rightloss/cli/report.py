@@ -34,7 +34,7 @@ def report(
 ) -> None:
     """Write the tables and the report of a study again from its results, even if the study is not finished."""
     from ..study.execute import check_folder
-    from ..study.one_file import read_one_file, write_one_file
+    from ..study.results import read_one_file, write_one_file
 
     require("rich", "matplotlib")
     if folder.is_file() and out is None:

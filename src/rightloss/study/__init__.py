@@ -6,11 +6,9 @@ The grid, in the order data flow:
     config                what is run, frozen: `StudyConfig` → runs → groups of runs that share data, fold and seed; presets
     datasets              data sets, from the package or from files
     training              a group of runs → their predictions
-    results               predictions of runs, on disk
-    one_file              a finished study in one small file, and back
+    results               predictions of runs, on disk; a finished study in one small file
     engines               where groups are run: here, in other processes, on other machines
     execute               runs a study: only what is missing in its folder
-    duration              how long that will take
     pooled_predictions    pools runs that differ only in fold and seed
     paper                 the paper's figures, for comparison
     summary               results → figures with intervals, findings in words, tables
@@ -28,10 +26,10 @@ if TYPE_CHECKING:
     from .config import PRESETS as PRESETS
     from .config import StudyConfig as StudyConfig
     from .execute import run_study as run_study
-    from .one_file import read_one_file as read_one_file
-    from .one_file import write_one_file as write_one_file
     from .results import StudyResults as StudyResults
+    from .results import read_one_file as read_one_file
     from .results import read_study as read_study
+    from .results import write_one_file as write_one_file
     from .toy import FiveRatings as FiveRatings
     from .toy import ToyConfig as ToyConfig
     from .toy import TwoGaussians as TwoGaussians
@@ -41,8 +39,8 @@ _MODULE_OF = {
     "PRESETS": "config",
     "StudyConfig": "config",
     "run_study": "execute",
-    "read_one_file": "one_file",
-    "write_one_file": "one_file",
+    "read_one_file": "results",
+    "write_one_file": "results",
     "StudyResults": "results",
     "read_study": "results",
     "FiveRatings": "toy.population",

@@ -1,6 +1,7 @@
 """Results of runs on disk: written atomically, read without running anything.
 
-Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/KEY.npz`; a folder → `StudyResults`.
+Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/KEY.npz`; a folder → `StudyResults`; a finished
+study → one small `.npz`, from which every figure can be computed again without training; and back.
 
     study.json          the config
     data/KEY.npz        of each source and task: labels, votes, ratings, patients, nodules, small pictures
@@ -17,11 +18,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
+from scipy.special import log_softmax
 
 from .. import __version__
 from ..atomic_files import whole_file, write_whole
@@ -136,10 +139,7 @@ def write_run(out: Path, result: RunResult) -> None:
         np.savez(file, allow_pickle=False, rows=result.rows, log_probs=result.log_probs)
     content = {
         "config": result.config.to_dict(),
-        "chosen": dict(result.chosen),
-        "validation": result.validation,
-        "matched": result.matched,
-        "trace": result.trace,
+        **_choices(result),
         "sha256": _sha256(path.with_suffix(".npz")),
     }
     write_whole(path, json.dumps(content, indent=1) + "\n")
@@ -165,15 +165,7 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
         file = open_npz(predictions)
         rows, log_probs = file.read("rows"), file.read("log_probs")
         _check_predictions(rows, log_probs, config, data)
-        return RunResult(
-            config,
-            rows,
-            log_probs,
-            content["chosen"],
-            tuple(tuple(each) for each in content["validation"]),
-            tuple(content.get("matched", ())),
-            tuple(content.get("trace", ())),
-        )
+        return RunResult(config, rows, log_probs, *_chosen(content))
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
             f"Expected the result of one run, {config.label}, in {path}, but it does not hold it ({error}): delete it, and run "
@@ -258,6 +250,84 @@ def read_study(out: Path) -> StudyResults:
     data = {name: read_data(out, name, config.task, digest) for name, digest in names.items()}
     runs = [read_run(out, run, data[run.data]) for run in done]
     return StudyResults(config, data, tuple(run for run in runs if run is not None))
+
+
+# A finished study in one small file: content (JSON: config, and what each run chose), log_probs_N (predictions of all runs on
+# source number N in float32, one run after the other), labels_N and the other arrays of the data set.
+
+
+def write_one_file(results: StudyResults, path: str | PathLike[str]) -> Path:
+    """Write a finished study to one file, whole or not at all; small pictures of nodules are left out.
+
+    Args:
+        results: of a study without missing runs.
+        path: of the file, ending in .npz.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from rightloss.study import read_one_file, read_study, write_one_file
+        >>> file = write_one_file(read_study(Path("results/quick")), "quick.npz")  # doctest: +SKIP
+        >>> read_one_file(file).missing  # doctest: +SKIP
+        0
+    """
+    path = Path(path)
+    if results.missing:
+        raise ValueError(f"Expected a finished study, but {results.missing} of its runs are missing: run it again first.")
+    if path.suffix != ".npz":
+        raise ValueError(f"Expected a file name ending in .npz, but got {path.name!r}.")
+    runs = [_choices(run) for run in results.runs]
+    content = json.dumps({"config": results.config.to_dict(), "runs": runs})
+    arrays: dict[str, np.ndarray] = {"content": np.frombuffer(content.encode(), np.uint8)}
+    for number, source in enumerate(results.config.sources):
+        own = [run.log_probs for run in results.runs if run.config.data == source.name]
+        arrays[f"log_probs_{number}"] = np.concatenate(own).astype(np.float32)
+        arrays |= {f"{name}_{number}": getattr(results.data[source.name], name) for name in _ARRAYS if name != "pictures"}
+    with whole_file(path) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    return path
+
+
+def read_one_file(path: str | PathLike[str]) -> StudyResults:
+    """Return the study that `write_one_file` wrote, with log-probabilities normalised again in float64.
+
+    Examples:
+        >>> from rightloss.study import read_one_file
+        >>> from rightloss.study.summary import summarise
+        >>> summary = summarise(read_one_file("quick.npz"))  # doctest: +SKIP
+    """
+    file = open_npz(path)
+    try:
+        content = json.loads(file.read("content").tobytes())
+        config = StudyConfig.from_dict(content["config"])
+        data = {source.name: _without_pictures(file, number, source.name) for number, source in enumerate(config.sources)}
+        tables = {source.name: file.read(f"log_probs_{number}") for number, source in enumerate(config.sources)}
+        runs, at = [], dict.fromkeys(data, 0)
+        for run, stored in zip(config.runs(), content["runs"], strict=True):
+            rows = data[run.data].tested(run.fold, run.num_folds)
+            table = tables[run.data][at[run.data] : at[run.data] + len(rows)]
+            at[run.data] += len(rows)
+            if table.shape != (len(rows), data[run.data].votes.shape[1]) or not np.isfinite(table.max(1)).all():
+                raise ValueError(f"the predictions of {run.label} are missing or are not numbers")
+            runs.append(RunResult(run, rows, log_softmax(table.astype(np.float64), 1), *_chosen(stored)))
+        return StudyResults(config, data, tuple(runs))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"Expected a study in {path}, but it does not hold one ({error}): write it again.") from error
+
+
+def _without_pictures(file: Any, number: int, name: str) -> DataSummary:
+    arrays = {each: file.read(f"{each}_{number}") for each in _ARRAYS if each != "pictures"}
+    return DataSummary(name, **arrays, pictures=np.zeros((len(arrays["labels"]), 0, 0), np.uint8))
+
+
+def _choices(run: RunResult) -> dict[str, Any]:
+    """Return the part of a result that is JSON."""
+    return {"chosen": dict(run.chosen), "validation": run.validation, "matched": run.matched, "trace": run.trace}
+
+
+def _chosen(stored: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what `_choices` wrote, in the order of a `RunResult`; older runs have neither offsets nor traces."""
+    validation = tuple(tuple(each) for each in stored["validation"])
+    return stored["chosen"], validation, tuple(stored.get("matched", ())), tuple(stored.get("trace", ()))
 
 
 def _run_path(out: Path, config: RunConfig) -> Path:

@@ -15,8 +15,8 @@ from ..config import StudyConfig
 from ..paper import RATINGS
 from ..pooled_predictions import CellKey
 from . import wording
-from .cell_figures import MARGIN, RULE_FIGURES
 from .claims import check_at, every, forms, in_order, when_above
+from .comparisons import MARGIN, RULE_FIGURES
 from .contract import LOG_LIKELIHOOD, CellPair, CellSummary, Outcome, PaperCheck
 
 RULES = ("mean", "majority")  # the first is shown if both agree

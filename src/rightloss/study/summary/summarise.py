@@ -3,7 +3,7 @@
 Stage: `StudyResults` → `Cell`s → `CellSummary`s and `CellPair`s, on the same resamples → `PaperCheck`s → `Summary`.
 
 Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC, and those by cost. Ratings have the expected
-log-likelihood, skill, Brier score and calibration error of the votes, and the accuracies of `cell_figures`.
+log-likelihood, skill, Brier score and calibration error of the votes, and the accuracies of `comparisons`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,20 @@ from ...metrics import Figure, evaluate
 from ..config import StudyConfig
 from ..pooled_predictions import Cell, CellKey, cells, matched
 from ..results import StudyResults
-from .cell_figures import MARGIN, RULES, decision_figures, is_binary, paired_figures, rating_figures, votes_of
 from .claims import binary_claims
-from .comparisons import LOG_MEAN_OFF, calibration_difference, compare, pairs
+from .comparisons import (
+    LOG_MEAN_OFF,
+    MARGIN,
+    RULES,
+    calibration_difference,
+    compare,
+    decision_figures,
+    is_binary,
+    paired_figures,
+    pairs,
+    rating_figures,
+    votes_of,
+)
 from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, CellSummary, PaperCheck, Summary
 from .rating_claims import rating_claims
 from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
