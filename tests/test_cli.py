@@ -14,8 +14,8 @@ import rightloss
 from rightloss import cli
 from rightloss.extras import install
 from rightloss.lidc.ct import preparation
-from rightloss.study import toy
 from rightloss.study.methods import FULLY_LABELLED, METHODS
+from rightloss.study.toy import study as toy
 from rightloss.study.toy.table import COLUMNS
 
 
@@ -27,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         for path in paths:
             path.write_text(str(rows))
 
-    monkeypatch.setattr(toy.study, "save_biases", save)
+    monkeypatch.setattr(toy, "save_biases", save)
     monkeypatch.setattr(toy, "ToyConfig", tiny)
 
 
@@ -79,7 +79,7 @@ def test_a_dry_run_needs_no_folder(small: None, tmp_path: Path, monkeypatch: pyt
 def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert "best possible" in first.stdout
-    monkeypatch.setattr(toy.study, "run", failing_with(AssertionError("ran again")))
+    monkeypatch.setattr(toy, "run", failing_with(AssertionError("ran again")))
     second = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert (second.exit_code, second.stdout) == (0, first.stdout)
 

@@ -129,7 +129,6 @@ def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkey
         ("--inference sghmc", "mlp"),
         ("--likelihood onion-peeling", "ratings have these"),
         ("--start zero", "'population' or 'equal'"),
-        ("--members 3", "leave it out"),
         ("--prior-scale 0.5", "laplace, variational, sghmc"),
         ("--engine=", "choose among in-process, processes, ray"),
         ("--num-folds 2", "at least 3"),

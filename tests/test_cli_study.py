@@ -34,7 +34,7 @@ from rightloss.study.report.page import command
 from rightloss.study.results import read_study, write_config
 from rightloss.study.training import Hardware, train_group
 
-SMALL = "--engine in-process --steps 2 --checkpoints 1 --test-views 3 --num-folds 4 --folds 2".split()
+SMALL = "--engine in-process --steps 2 --checkpoints 1 --num-folds 4 --folds 2".split()
 SMALL += "--loss information-gain --loss weighted --prevalence 0.3 --start population".split()
 CONFIG = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3,), folds=3)
 
@@ -164,8 +164,8 @@ def test_without_options_a_preset_is_as_it_is(name: str, monkeypatch: pytest.Mon
 def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --start equal "
     grid += "--start population --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
-    grid += "--num-folds 6 --seeds 3 --evidence 0.5 --steps 40 --batch-size 16 --views 6 --test-views 3 --learning-rate 0.01 "
-    grid += "--learning-rate 1e-4 --checkpoints 4 --members 7 --weight-decay 0 --averaging 0.5 --full"
+    grid += "--num-folds 6 --seeds 3 --evidence 0.5 --steps 40 --batch-size 16 --views 6 --learning-rate 0.01 "
+    grid += "--learning-rate 1e-4 --checkpoints 4 --averaging 0.5 --full"
     config = asked(monkeypatch, "quick", "--data", "contours", "--data", str(archive), *grid.split())
     assert [source.name for source in config.sources] == ["contours", "discs"]
     assert (config.nets, config.losses) == (("mlp", "metadata"), ("weighted", "information-gain"))
@@ -173,8 +173,8 @@ def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: p
     assert (config.minibatches, config.folds, config.num_folds) == (("raw", "rebalanced"), 2, 6)
     assert (config.seeds, config.evidence) == (3, 0.5)
     training = dataclasses.asdict(config.training)
-    given = dict(steps=40, batch_size=16, views=6, test_views=3, learning_rates=(0.01, 1e-4), checkpoints=4, members=7)
-    given |= dict(weight_decay=0.0, averaging=0.5, small=False)
+    given = dict(steps=40, batch_size=16, views=6, learning_rates=(0.01, 1e-4), checkpoints=4)
+    given |= dict(averaging=0.5, small=False)
     assert training == {**dataclasses.asdict(PRESETS["quick"].training), **given}
     scales = asked(monkeypatch, "features", "--prior-scale", "0.1", "--prior-scale", "3").training.prior_scales
     assert scales == (0.1, 3.0)

@@ -19,7 +19,7 @@ from rightloss.metrics import Figure
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.report import print_summary, tables, write_tables
-from rightloss.study.report.export import figures_csv, latex_text, markdown_text, to_latex
+from rightloss.study.report.export import figures_csv, latex_text, to_latex
 from rightloss.study.results import read_study
 from rightloss.study.summary import Summary, summarise, wording
 from rightloss.study.summary.wording import headline
@@ -184,10 +184,6 @@ def test_every_special_character_of_latex_is_escaped() -> None:
     assert latex_text("50% a_b & {c} #1 $2") == r"50\% a\_b \& \{c\} \#1 \$2"
     assert latex_text("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
     assert latex_text("π − 1 – ±½ é 结") == r"$\pi$ $-$ 1 -- $\pm$$\frac12$ é ?"
-
-
-def test_markup_in_names_stays_text_in_markdown() -> None:
-    assert markdown_text("a|b <img> *c* [d] `e` \\ lidc_slices _f_") == r"a\|b \<img> \*c\* \[d\] \`e\` \\ lidc_slices \_f\_"
 
 
 @EACH

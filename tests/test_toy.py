@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
 from rightloss.study.methods import DEFAULT, FULLY_LABELLED, METHODS
-from rightloss.study.toy import FILES, study, table
+from rightloss.study.toy import study, table
 from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
 from rightloss.study.toy.population import BY_LABEL, Population
-from rightloss.study.toy.study import Net, ToyFigures, ToyProblem, ToyRun
+from rightloss.study.toy.study import FILES, Net, ToyFigures, ToyProblem, ToyRun
 from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results, findings
 
 TINY = (

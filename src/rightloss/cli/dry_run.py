@@ -21,7 +21,7 @@ from ..study.execute import size_in_words
 from ..study.methods import EVIDENCE, METHODS
 
 if TYPE_CHECKING:
-    from ..study.toy import ToyConfig
+    from ..study.toy.study import ToyConfig
     from .study import Machine
 
 _TASKS = {"binary": "benign or malignant", "rating": "malignancy from 1 to 5", "balanced": "benign or malignant, half of each"}

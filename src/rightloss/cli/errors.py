@@ -66,7 +66,7 @@ def plain_errors() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
             raise
-        leave("out of memory: for a study, lower --batch-size, --views, --test-views or --workers", 1)
+        leave("out of memory: for a study, lower --batch-size, --views or --workers", 1)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ _SYNONYMS = {
     "--epochs": "--steps",
 }
 # The inferences that use each option.
-_USED_BY = {"members": ("ensemble", "mc-dropout"), "prior_scale": OF_TABLES}
+_USED_BY = {"prior_scale": OF_TABLES}
 
 
 class StudyCommand(TyperCommand):
@@ -287,10 +287,11 @@ def _run_toy(out: Path | None, options: Mapping[str, Any], dry_run: bool, verbos
     if wrong:
         raise ValueError(f"Expected --seeds alone with the study {TOY}, but got {', '.join(wrong)}: leave it out.")
     with progress("runs") as show:
-        from ..study import toy
         from ..study.execute import check_folder
+        from ..study.toy.study import ToyConfig, run_toy
+        from ..study.toy.table import print_results
 
-        config = toy.ToyConfig(**options)
+        config = ToyConfig(**options)
         if out is not None:
             check_folder(out, _TOY_SIZE)
         if dry_run:
@@ -298,7 +299,7 @@ def _run_toy(out: Path | None, options: Mapping[str, Any], dry_run: bool, verbos
 
             return print_toy_plan(config, verbose)
         assert out is not None
-        results = toy.run_toy(config, out, show)
-    toy.print_results(results)
+        results = run_toy(config, out, show)
+    print_results(results)
     for name in ("table.csv", "report.md"):
         print(out / name)

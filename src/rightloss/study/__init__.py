@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .results import read_one_file as read_one_file
     from .results import read_study as read_study
     from .results import write_one_file as write_one_file
-    from .toy import FiveRatings as FiveRatings
-    from .toy import ToyConfig as ToyConfig
-    from .toy import TwoGaussians as TwoGaussians
-    from .toy import run_toy as run_toy
+    from .toy.population import FiveRatings as FiveRatings
+    from .toy.population import TwoGaussians as TwoGaussians
+    from .toy.study import ToyConfig as ToyConfig
+    from .toy.study import run_toy as run_toy
 
 _MODULE_OF = {
     "PRESETS": "config",
@@ -48,19 +48,7 @@ _MODULE_OF = {
     "ToyConfig": "toy.study",
     "run_toy": "toy.study",
 }
-__all__ = [
-    "PRESETS",
-    "FiveRatings",
-    "StudyConfig",
-    "StudyResults",
-    "ToyConfig",
-    "TwoGaussians",
-    "read_one_file",
-    "read_study",
-    "run_study",
-    "run_toy",
-    "write_one_file",
-]
+__all__ = [*_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -84,25 +84,25 @@ class Training:
     """How every net is trained, whatever its loss. Choices are made on the validation part, by one rule for all losses.
 
     Step sizes are AdamW's initial ones and decay to 0 along a half cosine. Views are random in each training minibatch, and
-    fixed in validation and test.
+    fixed in validation and test (`test_views`, a multiple of 3). An ensemble has `members` nets, MC dropout as many masks.
     """
 
     steps: int = _option(300, "steps", "Number of training steps, one minibatch each.")
     batch_size: int = _option(32, "batch-size", "Nodules in a minibatch.")
     views: int = _option(3, "views", "Views of a nodule in training, a multiple of 3.")
-    test_views: int = _option(9, "test-views", "Views of a nodule in validation and test, a multiple of 3.")
+    test_views: int = 9
     learning_rates: tuple[float, ...] = _option(
         (1e-3,), "learning-rate", "Initial step size; of several, the validation part chooses one.", metavar="RATE"
     )
     checkpoints: int = _option(
         10, "checkpoints", "How often a net is scored on the validation part; the best checkpoint is kept."
     )
-    weight_decay: float = _option(1e-4, "weight-decay", "Weight decay of AdamW.")
+    weight_decay: float = 1e-4
     averaging: float = _option(
         0.98, "averaging", "Decay of the running mean of the weights, which is used for predictions; 0 for none."
     )
     small: bool = _option(True, "small", "Small nets for CPUs, or the paper's nets.")
-    members: int = _option(5, "members", "Number of nets in an ensemble, or of MC dropout masks.")
+    members: int = 5
     prior_scales: tuple[float, ...] = _option(
         (0.3, 1.0, 3.0, 10.0, 30.0),
         "prior-scale",
@@ -206,11 +206,9 @@ class RunConfig:
     @property
     def key(self) -> str:
         """Return the name of its files: readable, and unique for everything that could change the result."""
-        content = json.dumps([__version__, self.to_dict()], sort_keys=True)
         rate = "own" if self.population is None else f"{self.population:g}"
         words = [self.data, self.net, *(name for name, usual in self._unusual() if name != usual), self.loss, rate]
-        readable = re.sub(r"[^\w.]+", "-", "-".join([*words, f"fold{self.fold}", f"seed{self.seed}"]))
-        return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        return unique_name("-".join([*words, f"fold{self.fold}", f"seed{self.seed}"]), [__version__, self.to_dict()])
 
     def _unusual(self) -> list[tuple[str, str]]:
         return [
@@ -472,6 +470,12 @@ def _training(content: Mapping[str, Any]) -> Training:
 def _without_unused(content: dict[str, Any]) -> dict[str, Any]:
     """Drop `unlabelled` and its weight if they are not used, so that older configs keep their keys."""
     return {name: value for name, value in content.items() if not name.startswith("unlabelled") or value}
+
+
+def unique_name(readable: str, content: Any) -> str:
+    """Return a file name that anybody can read, and that differs whenever the content, which JSON can hold, does."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return re.sub(r"[^\w.]+", "-", readable) + f"-{digest[:12]}"
 
 
 def label_draw(data: str, fold: int, seed: int) -> str:

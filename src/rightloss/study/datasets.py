@@ -5,14 +5,12 @@ Stage: "contours" or a path → `Source`; `Source`, task → `StudyData`: nodule
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
 from ..lidc.splits import Parts, split_labels
 from .config import CONTOURS, IMAGE_NETS, Source, StudyConfig, label_draw
-from .results import DataSummary
+from .results import DataSummary, sha256_of
 
 SETS = {"binary": binary_set, "rating": rating_set, "balanced": balanced_set}
 _SIDE = 40  # pixels along a picture's sides
@@ -92,7 +90,7 @@ def source_of(text: str) -> Source:
     path = Path(text)
     file = open_npz(path)
     name = re.sub(r"[^\w.-]+", "-", path.stem).encode()[:_NAME].decode(errors="ignore")
-    return Source(CONTOURS + "-file" if name == CONTOURS else name, _digest(file.path), str(path.resolve()))
+    return Source(CONTOURS + "-file" if name == CONTOURS else name, sha256_of(file.path), str(path.resolve()))
 
 
 def check_sources(config: StudyConfig) -> None:
@@ -107,7 +105,7 @@ def check_sources(config: StudyConfig) -> None:
         if config.training.test_views > _FIXED and data.sets[0].images([0]).ndim == 4:
             raise ValueError(
                 f"Expected at most {_FIXED} views of a volume to validate and test on, but got {config.training.test_views}: "
-                "lower --test-views."
+                "lower `test_views`."
             )
         for fold in range(config.folds):
             parts = data.parts(fold, config.num_folds)
@@ -130,7 +128,7 @@ def study_data(source: Source, task: str) -> StudyData:
         if source.name != CONTOURS:
             raise ValueError(f"Expected the file of {source.name}, but its path is not known: give it by --data.")
         return StudyData(source, (SETS[task](),))
-    if _digest(Path(source.path)) != source.digest:
+    if sha256_of(Path(source.path)) != source.digest:
         raise ValueError(f"Expected {source.path} as it was when the study began, but it has changed: start a new study.")
     if _is_nodulemnist(source.path):
         if task != "binary":
@@ -196,11 +194,3 @@ def _check_classes(data: StudyData, parts: Mapping[str, Tensor], fold: int, reme
 
 def _is_nodulemnist(path: str) -> bool:
     return all(f"{part}_images" in open_npz(path).members for part in COUNTS)
-
-
-def _digest(path: Path) -> str:
-    digest: Any = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return str(digest.hexdigest())

@@ -38,9 +38,9 @@ _FOLDERS = ("runs", "data")
 _MARKS = ("runs", "study.json", "results.json")  # one of them is in a study's folder from the start
 _PAGES = ("table.csv", "comparisons.csv", "summary.json", "report.html", "report.md", "biases.csv", "tables", "figures")
 _PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
+_STALE = 3600.0  # seconds after which such a file is abandoned
 _RUN_SIZE = 24_000  # bytes: predictions for some hundred nodules, and how they were chosen
 _SOURCE_SIZE = 8_000_000  # bytes: small pictures of some thousand nodules
-_STALE = 3600.0  # seconds after which such a file is abandoned
 
 
 def run_study(
@@ -193,18 +193,13 @@ def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSum
 
 def _begin(config: StudyConfig, out: Path, summaries: list[tuple[Source, DataSummary]]) -> None:
     """Remove what a killed run left half-written; write the data sets and the config."""
-    for name in _FOLDERS:
-        _clear(out / name)
-    _clear(out, _STALE)  # a report may be in progress there
+    ages = {**{out / name: 0.0 for name in _FOLDERS}, out: _STALE}  # a report may be in progress in the folder itself
+    for path, age in ((path, age) for folder, age in ages.items() for path in folder.glob(_PARTIAL)):
+        if time.time() - path.stat().st_mtime >= age:
+            path.unlink(missing_ok=True)
     for source, summary in summaries:
         write_data(out, summary, config.task, source.digest)
     write_config(out, config)
-
-
-def _clear(folder: Path, age: float = 0.0) -> None:
-    for path in folder.glob(_PARTIAL):
-        if time.time() - path.stat().st_mtime >= age:
-            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -79,11 +79,6 @@ RATINGS: Mapping[str, float] = {
 }
 """Onion-peeling likelihood, bayesIG, rebalanced minibatches; the paper does not say for which way of aggregating readers."""
 
-RATING_SHARES = (0.075, 0.2, 0.45, 0.2, 0.075)
-RATES_AND_SHARES = (
-    f"Off by one, the paper prints an accuracy of {RATINGS['off_by_one']:g}; its true rates, at its shares of the ratings, "
-    f"make {sum(share * RATINGS[f'off_by_one_recall_{rating}'] for rating, share in enumerate(RATING_SHARES, 1)):.2f}."
-)
 AVERAGES = (
     "The paper's figures are averages over 5 folds of 10, so that its PPV is not that of all nodules together: at 0.001, a TPR "
     "of 0.33 and a TNR of 0.99 make a PPV of 0.03 by Bayes' rule, where it prints 0.67. "

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,18 +30,10 @@ from ..atomic_files import whole_file, write_whole
 from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
 from ..lidc.splits import fold_numbers
-from .config import RunConfig, StudyConfig
+from .config import RunConfig, StudyConfig, unique_name
 
 _TRACED = 50
-# Arrays of a data set: the kind of numbers, and how many axes.
-_ARRAYS = {
-    "labels": ("i", 1),
-    "votes": ("f", 2),
-    "ratings": ("i", 2),
-    "patients": ("U", 1),
-    "nodules": ("i", 1),
-    "pictures": ("u", 3),
-}
+_ARRAYS = ("labels", "votes", "ratings", "patients", "nodules", "pictures")  # of a data set
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +131,7 @@ def write_run(out: Path, result: RunResult) -> None:
     content = {
         "config": result.config.to_dict(),
         **_choices(result),
-        "sha256": _sha256(path.with_suffix(".npz")),
+        "sha256": sha256_of(path.with_suffix(".npz")),
     }
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
@@ -160,7 +151,7 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
         if RunConfig.from_dict(content["config"]) != config:
             raise ValueError("it is of another run")
         predictions = path.with_suffix(".npz")
-        if "sha256" in content and content["sha256"] != _sha256(predictions):
+        if "sha256" in content and content["sha256"] != sha256_of(predictions):
             raise ValueError(f"{predictions.name} is not the file that was written with it")
         file = open_npz(predictions)
         rows, log_probs = file.read("rows"), file.read("log_probs")
@@ -175,9 +166,7 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
 
 def data_path(out: Path, name: str, task: str, digest: str = "") -> Path:
     """Return the path of a data set; it depends on everything that could change labels or pictures."""
-    content = json.dumps([__version__, name, task, digest])
-    readable = re.sub(r"[^\w.]+", "-", f"{name}-{task}")
-    return out / "data" / f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.npz"
+    return out / "data" / f"{unique_name(f'{name}-{task}', [__version__, name, task, digest])}.npz"
 
 
 def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> None:
@@ -188,13 +177,11 @@ def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> 
 
 
 def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
-    """Read and check the data set that `write_data` wrote; raise ValueError if it is missing or damaged."""
+    """Read the data set that `write_data` wrote; raise ValueError if it is missing or damaged."""
     path = data_path(out, name, task, digest)
     try:
         file = open_npz(path)
-        summary = DataSummary(name, **{each: file.read(each) for each in _ARRAYS})
-        _check_data(summary)
-        return summary
+        return DataSummary(name, **{each: file.read(each) for each in _ARRAYS})
     except FileNotFoundError:
         raise ValueError(f"Expected what the report needs of {name}, but {path} is missing: run the study again.") from None
     except (ValueError, KeyError) as error:
@@ -341,8 +328,9 @@ def _read_json(path: Path) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=4)
@@ -361,17 +349,3 @@ def _check_predictions(rows: np.ndarray, log_probs: np.ndarray, config: RunConfi
     shape = (len(rows), data.votes.shape[1])
     if log_probs.dtype != np.float64 or log_probs.shape != shape or not np.isfinite(log_probs.max(1)).all():
         raise ValueError(f"its predictions are not numbers of shape {shape}")
-
-
-def _check_data(data: DataSummary) -> None:
-    """Check that the arrays fit each other, and that labels are classes."""
-    arrays = {name: getattr(data, name) for name in _ARRAYS}
-    wrong = [name for name, array in arrays.items() if (array.dtype.kind, array.ndim) != _ARRAYS[name]]
-    if wrong:
-        raise ValueError(f"its {wrong[0]} are {arrays[wrong[0]].dtype}{list(arrays[wrong[0]].shape)}")
-    lengths = {name: len(array) for name, array in arrays.items()}
-    published = not lengths.pop("ratings")
-    if len(set(lengths.values())) > 1 or lengths["labels"] != (sum(COUNTS.values()) if published else len(data.ratings)):
-        raise ValueError(f"its arrays are of different lengths, {lengths} beside {len(data.ratings)} ratings")
-    if data.ratings.shape[1] != 5 or not 0 <= data.labels.min() <= data.labels.max() < data.votes.shape[1]:
-        raise ValueError(f"its labels are not below {data.votes.shape[1]}, or its ratings not from 1 to 5")

@@ -5,17 +5,15 @@ Stage: `Summary` → `table.csv`, `comparisons.csv`, `summary.json`, `tables/NAM
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...atomic_files import write_whole
+from ...card.words import markdown_text
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
 from ..summary import Summary, wording
@@ -62,38 +60,46 @@ def figures_csv(summary: Summary) -> str:
     """Return a line per row of the summary: value and both ends of each figure, empty if undefined (`summary.json` says
     why)."""
     names = list(dict.fromkeys(name for row in summary.rows for name in row.figures))
-    lines = [[*CellKey._fields, *_COUNTS, *(column for name in names for column in (name, f"{name}_low", f"{name}_high"))]]
+    columns = [*CellKey._fields, *_COUNTS, *(column for name in names for column in (name, f"{name}_low", f"{name}_high"))]
+    rows = []
     for row in summary.rows:
-        figures = [text for name in names for text in _numbers(row.figures.get(name, Figure(math.nan)))]
-        lines.append([*_fields(row.key), *(str(getattr(row, name)) for name in _COUNTS), *figures])
-    return csv_text(lines)
+        figures = [each for name in names for each in _numbers(row.figures.get(name, Figure(math.nan)))]
+        rows.append([*row.key, *(getattr(row, name) for name in _COUNTS), *figures])
+    return csv_text(columns, rows)
 
 
 def comparisons_csv(summary: Summary) -> str:
     """Return a line per difference, ours minus theirs."""
-    lines = [["about", *CellKey._fields, *(f"their_{name}" for name in CellKey._fields)]]
-    lines[0] += ["figure", "difference", "low", "high", "standing", "folds", "folds_ahead", "folds_behind"]
-    for each in summary.comparisons:
-        for name, found in each.differences.items():
-            counts = [str(count) for count in (found.folds, found.ahead, found.behind)]
-            keys = [*_fields(each.ours), *_fields(each.theirs)]
-            lines.append([each.about, *keys, name, *_numbers(found.figure), found.standing, *counts])
-    return csv_text(lines)
+    columns = ["about", *CellKey._fields, *(f"their_{name}" for name in CellKey._fields)]
+    columns += ["figure", "difference", "low", "high", "standing", "folds", "folds_ahead", "folds_behind"]
+    rows = [
+        [
+            each.about,
+            *each.ours,
+            *each.theirs,
+            name,
+            *_numbers(found.figure),
+            found.standing,
+            found.folds,
+            found.ahead,
+            found.behind,
+        ]
+        for each in summary.comparisons
+        for name, found in each.differences.items()
+    ]
+    return csv_text(columns, rows)
 
 
-def csv_text(lines: Iterable[Sequence[str | None]]) -> str:
-    """Return the lines as CSV; None is an empty cell."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], digits: int = 9) -> str:
+    """Return the rows as CSV; None and NaN are empty cells."""
+    import pandas as pd
+
+    text: str = pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n", float_format=f"%.{digits}g")
+    return text
 
 
-def _fields(key: CellKey) -> list[str]:
-    return ["" if each is None else f"{each:.12g}" if isinstance(each, float) else each for each in key]
-
-
-def _numbers(figure: Figure) -> list[str]:
-    return ["" if math.isnan(each) else f"{each:.9g}" for each in (figure.value, figure.low, figure.high)]
+def _numbers(figure: Figure) -> tuple[float, float, float]:
+    return figure.value, figure.low, figure.high
 
 
 # Markdown.
@@ -112,11 +118,6 @@ def to_markdown(table: Table) -> str:
 def markdown_rows(lines: Iterable[Sequence[str]]) -> str:
     """Return the lines as rows of a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def markdown_text(text: str) -> str:
-    """Escape Markdown's markup; an underscore within a word is plain text."""
-    return re.sub(r"[\\|<*`\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text).replace("\n", " ")
 
 
 # LaTeX: needs `booktabs`, and nothing else.

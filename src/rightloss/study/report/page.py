@@ -21,7 +21,7 @@ from scipy.special import expit
 
 from ...atomic_files import write_whole
 from ...card.page import render
-from ...card.words import counted, listed, percent, share
+from ...card.words import counted, listed, markdown_text, percent, share
 from ...lidc.votes import rounded_mean
 from ..config import CONTOURS, IMAGE_NETS, PRESETS, StudyConfig, Training, options_of
 from ..methods import DEFAULT, METHODS
@@ -30,7 +30,7 @@ from ..pooled_predictions import Cell, cells
 from ..results import DataSummary, StudyResults
 from ..summary import Summary, wording
 from .drawing import Drawing, with_unique_names
-from .export import markdown_text, to_markdown
+from .export import to_markdown
 from .figures import (
     Panel,
     confusions,

@@ -6,16 +6,11 @@ selected, and what each remedy then loses.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import hashlib
-import io
-import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +26,10 @@ from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
 from ...tensors import tensor_of
+from ..config import unique_name
 from ..engines import one_thread
 from ..methods import EVIDENCE, METHODS
+from ..report.export import csv_text
 from .population import BY_BOTH, BY_FEATURE, BY_LABEL, SELECTIONS, CurvedRisk, Drawn, Selection, drawn, met
 
 if TYPE_CHECKING:
@@ -62,8 +59,8 @@ class BiasRun:
     @property
     def file_name(self) -> str:
         """Return the name of its file: unique for everything that could change its figures."""
-        content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
-        return f"biases-seed-{self.seed}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
+        content = [__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)]
+        return unique_name(f"biases-seed-{self.seed}", content) + ".json"
 
 
 @dataclass(frozen=True)
@@ -195,13 +192,9 @@ def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
 
 def biases_csv(rows: list[BiasRow]) -> str:
     """Return the rows as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(each.name for each in dataclasses.fields(BiasRow)), "right"])
-    for row in rows:
-        values = [*dataclasses.astuple(row), "yes" if row.right else "no"]
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    return text.getvalue()
+    names = [each.name for each in dataclasses.fields(BiasRow)]
+    lines = [[*dataclasses.astuple(row), "yes" if row.right else "no"] for row in rows]
+    return csv_text([*names, "right"], lines, digits=6)
 
 
 def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[Tensor], Tensor]:
@@ -249,10 +242,10 @@ def _inputs(x: Float64[np.ndarray, "n 2"], model: str) -> Float64[np.ndarray, "n
 
 def _interval(values: list[float]) -> tuple[float, float, float]:
     """Return the mean and its 95 % interval by Student's t; from one seed, the mean three times."""
-    from scipy.stats import t
+    from scipy.stats import sem, t
 
     mean, n = fmean(values), len(values)
-    width = float(t.ppf(0.975, n - 1)) * stdev(values) / math.sqrt(n) if n > 1 else 0.0
+    width = float(t.ppf(0.975, n - 1) * sem(values)) if n > 1 else 0.0
     return mean, mean - width, mean + width
 
 

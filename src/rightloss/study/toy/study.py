@@ -6,10 +6,8 @@ Stage: `ToyRun` → `ToyFigures`, a pure function; `ToyConfig` → runs, a JSON 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +27,7 @@ from ...likelihoods import start_at_prevalence
 from ...prevalence import Prevalence
 from ...sampling import StratifiedBatchSampler
 from ...tensors import tensor_of
+from ..config import unique_name
 from ..engines import one_thread
 from ..execute import check_folder
 from ..methods import EVIDENCE, FULLY_LABELLED, METHODS, STARTS
@@ -89,8 +88,7 @@ class ToyRun:
     @property
     def file_name(self) -> str:
         """Return the name of its file: readable, and unique for everything that could change its figures."""
-        content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self)], sort_keys=True)
-        return re.sub(r"[^\w.]+", "-", self.label) + f"-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
+        return unique_name(self.label, [__version__, EVIDENCE, dataclasses.asdict(self)]) + ".json"
 
 
 @dataclass(frozen=True)

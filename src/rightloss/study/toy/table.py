@@ -124,8 +124,7 @@ def constant_rows(population: Population) -> list[ToyRow]:
 def to_csv(results: Results) -> str:
     """Return every figure of the table, with the standard error in a column of its own."""
     names = [field.name for field in dataclasses.fields(ToyRow) if not field.name.endswith("_by_seed")]
-    lines = [[getattr(row, name) for name in names] for row in results.rows]
-    return csv_text([names, *([f"{each:.6g}" if isinstance(each, float) else each for each in line] for line in lines)])
+    return csv_text(names, [[getattr(row, name) for name in names] for row in results.rows], digits=6)
 
 
 def to_markdown(results: Results) -> str:
