@@ -377,7 +377,7 @@ CONFIGS = [
     dataclasses.replace(PRESETS["table2"], training=dataclasses.replace(PRESETS["table2"].training, small=True, views=6)),
     dataclasses.replace(
         PRESETS["features"],
-        training=dataclasses.replace(PRESETS["features"].training, weight_decay=0.0, averaging=0.9, prior_scales=(0.1, 3.0)),
+        training=dataclasses.replace(PRESETS["features"].training, averaging=0.9, prior_scales=(0.1, 3.0)),
     ),
     dataclasses.replace(PRESETS["quick"], training=dataclasses.replace(PRESETS["quick"].training, precision="bf16-mixed")),
 ]

@@ -64,7 +64,7 @@ def both(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
     return lambda out: rewrite_run(out, rows=change, log_probs=change)
 
 
-# What must not be taken for the result of fold 1, whether or not there is a digest.
+# What must not be taken for the result of fold 1, without a digest.
 OTHER_PREDICTIONS: dict[str, Callable[[Path], None]] = {
     "another fold's": swap_in_another_fold,
     "negative rows": lambda out: rewrite_run(out, rows=lambda rows: rows - NODULES),
@@ -86,11 +86,9 @@ OTHER_PREDICTIONS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bound", [True, False], ids=["with a digest", "without"])
 @pytest.mark.parametrize("kind", OTHER_PREDICTIONS)
-def test_predictions_that_are_not_the_runs_own_are_refused_and_the_run_is_named(out: Path, kind: str, bound: bool) -> None:
-    if not bound:
-        without_digest(out)
+def test_predictions_that_are_not_the_runs_own_are_refused_and_the_run_is_named(out: Path, kind: str) -> None:
+    without_digest(out)
     OTHER_PREDICTIONS[kind](out)
     words = r"weighted loss, π = 0\.3, fold 1, seed 0, in .*" + file_of(out, 0, ".json").name + ".*: delete it, and run"
     assert_refused(lambda: read_study(out), words)

@@ -20,7 +20,7 @@ from rightloss.study.datasets import StudyData, study_data, summary_of
 from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.pooled_predictions import matched
 from rightloss.study.results import RunResult, StudyResults, trace_steps
-from rightloss.study.training import Hardware, loop, posteriors, train_group
+from rightloss.study.training import Hardware, loop, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import Candidate, Net, tables_of
 
@@ -336,18 +336,18 @@ def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, in
 def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_wherever_the_loss_starts(
     source: Source, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    fit, targets = posteriors.FIT["laplace"], list[Any]()
+    fit, targets = loop.FIT["laplace"], list[Any]()
 
     def recorded(target: Any, *given: Any, **settings: Any) -> Posterior:
         targets.append(target)
         return fit(target, *given, **settings)
 
-    monkeypatch.setitem(posteriors.FIT, "laplace", recorded)
+    monkeypatch.setitem(loop.FIT, "laplace", recorded)
     choices: dict[str, Any] = {"inferences": ("laplace",), "minibatches": ("raw",), "losses": (loss,), "starts": ("equal",)}
     (run,) = group_of(source, nets=("mlp",), **choices).runs
     batches = Batches(study_data(source, "binary"), None, run, torch.device("cpu"))
     prevalence = Prevalence.binary(0.1, sampling=float(batches.sampling[1]))
-    posteriors._fit(run, 1.0, batches, prevalence)
+    loop._fit(run, 1.0, batches, prevalence)
     (target,) = targets
     mix = prevalence.sampling if loss in ("corrected", "plain") else prevalence.population
     bias = torch.tensor(mix).log().float().requires_grad_()
@@ -363,7 +363,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
         fitted.append(variational(*given, **settings))
         return fitted[-1]
 
-    monkeypatch.setitem(posteriors.FIT, "variational", fit)
+    monkeypatch.setitem(loop.FIT, "variational", fit)
     training = dataclasses.replace(SHORT, steps=60, batch_size=30, prior_scales=(1.0,))
     group = group_of(source, training, nets=("mlp",), inferences=("variational",), minibatches=("raw",), losses=("corrected",))
     (result,) = train_group(group)
@@ -377,13 +377,13 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
 
 @pytest.mark.long
 def test_a_prior_whose_predictions_are_nan_is_left_for_another(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = posteriors._log_probs
+    honest = loop._log_probs
     told = iter([True, False, False, False])  # each scale, then the best on both parts
 
     def log_probs(*given: Any) -> torch.Tensor:
         return honest(*given) * (math.nan if next(told) else 1)
 
-    monkeypatch.setattr(posteriors, "_log_probs", log_probs)
+    monkeypatch.setattr(loop, "_log_probs", log_probs)
     training = dataclasses.replace(SHORT, prior_scales=(0.3, 1.0))
     group = group_of(source, training, nets=("mlp",), inferences=("laplace",), minibatches=("raw",), losses=("weighted",))
     (result,) = train_group(group)

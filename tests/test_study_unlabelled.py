@@ -28,7 +28,7 @@ from rightloss.study.report import write_report, write_tables
 from rightloss.study.report.page import command, settings
 from rightloss.study.results import RunResult, read_study
 from rightloss.study.summary import Summary, summarise, wording
-from rightloss.study.training import Hardware, posteriors, train_group
+from rightloss.study.training import Hardware, loop, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.models import Model
 
@@ -342,13 +342,13 @@ class TestTraining:
         self, source: Source, weight: float | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         given: list[dict[str, Any]] = []
-        honest = posteriors.log_posterior
+        honest = loop.log_posterior
 
         def recorded(*arguments: Any, **options: Any) -> Any:
             given.append(options)
             return honest(*arguments, **options)
 
-        monkeypatch.setattr(posteriors, "log_posterior", recorded)
+        monkeypatch.setattr(loop, "log_posterior", recorded)
         training = dataclasses.replace(SHORT, steps=20, batch_size=15, prior_scales=(1.0,))
         choices: dict[str, Any] = {"inferences": ("variational",), "minibatches": ("raw",), "populations": (0.5,)}
         losses = (ADJUSTED, "published", ADJUSTED_LABELLED)

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import __version__
 from ..arrays import checked_choice, checked_int, checked_number
@@ -63,25 +63,15 @@ def _option(default: Any, name: str, help: str, panel: str = TRAINED, metavar: s
     return field(default=default, metadata={"option": Option(name, panel, help, metavar)})
 
 
-Config = TypeVar("Config", bound=type)
-
-
-def _documented(config: Config) -> Config:
-    """Add the help texts of the options to the docstring."""
-    lines = [f"        {name}: {option.help}" for name, option in options_of(config).items()]
-    config.__doc__ = f"{config.__doc__}\n    Fields that the command line can set:\n\n" + "\n".join(lines)
-    return config
-
-
 def options_of(config: type) -> dict[str, Option]:
     """Return the option of each field that the command line can set, by the field's name."""
     return {each.name: each.metadata["option"] for each in dataclasses.fields(config) if "option" in each.metadata}
 
 
-@_documented
 @dataclass(frozen=True)
 class Training:
-    """How every net is trained, whatever its loss. Choices are made on the validation part, by one rule for all losses.
+    """How every net is trained, whatever its loss: `rightloss study --help` explains each field. Choices are made on the
+    validation part, by one rule for all losses.
 
     Step sizes are AdamW's initial ones and decay to 0 along a half cosine. Views are random in each training minibatch, and
     fixed in validation and test (`test_views`, a multiple of 3). An ensemble has `members` nets, MC dropout as many masks.
@@ -243,12 +233,11 @@ class Group:
         return f"{first.data}, fold {first.fold + 1}, seed {first.seed}: {runs}"
 
 
-@_documented
 @dataclass(frozen=True)
 class StudyConfig:
     """The grid: every combination of its choices is a run.
 
-    The evidence of the published form is 0.
+    The evidence of the published form is 0. `rightloss study --help` explains the fields that are not below.
 
     Attributes:
         preset: the study's name.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,11 +17,12 @@ from ...card.words import markdown_text
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
 from ..summary import Summary, wording
-from .tables import COLUMNS, NAMES, Table, TableSection, sections, tables
+from .tables import COLUMNS, NAMES, Table, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+Lines = Mapping[str, Sequence[Sequence[str]]]  # of a table, by the title of their section
 _COUNTS = ("folds", "seeds", "nodules", "patients")
 
 
@@ -208,55 +209,44 @@ def print_summary(summary: Summary) -> None:
     console.print(wording.incomplete(summary) or wording.title(summary.config), markup=False)
     console.print()
     if summary.rows:
-        _print_figures(summary, console)
+        print_sections(console, _layouts(summary))
         console.print()
     for sentence in (*wording.headline(summary), *([_READING] if summary.rows else [])):
         console.print(sentence, markup=False)
     console.print()
 
 
-def _print_figures(summary: Summary, console: Console) -> None:
-    """Print one table per section, all with the same columns, under one header."""
-    rating = summary.config.task == "rating"
-    for columns, shown in (
-        (_RATINGS_WIDE if rating else _WIDE, _WITH_INTERVAL),
-        (_RATINGS_NARROW if rating else _NARROW, ()),
-    ):
-        found = [(section.title, _cells(section, columns, shown)) for section in sections(summary, columns)]
-        headers = ["", *columns.values()]
-        lines = [line for _, some in found for line in some]
-        widths = [
-            max(len(each) for each in (*head.split(), *(line[at] for line in lines), "")) for at, head in enumerate(headers)
-        ]
-        if sum(widths) + len(widths) <= console.width:
-            break
-    widths[0] = max(16, min(widths[0], console.width - sum(widths[1:]) - len(widths)))
-    _print_lines(console, "", [], headers, widths)
-    for title, some in found:
-        _print_lines(console, title, some, [], widths)
+def _layouts(summary: Summary) -> Iterator[tuple[list[str], Lines]]:
+    """Yield the table with more figures and intervals, then a narrow one."""
+    wide, narrow = (_RATINGS_WIDE, _RATINGS_NARROW) if summary.config.task == "rating" else (_WIDE, _NARROW)
+    for columns, ranges in ((wide, _WITH_INTERVAL), (narrow, ())):
+        shown: dict[str, list[list[str]]] = {}
+        for section in sections(summary, columns):
+            for line in section.lines:
+                entries = zip(columns, line.entries, strict=True)
+                texts = [str(each) if name in ranges else each.value for name, each in entries]
+                shown.setdefault(section.title, []).append([line.label, *texts])
+        yield ["", *columns.values()], shown
 
 
-def _cells(section: TableSection, columns: Mapping[str, str], with_interval: Sequence[str]) -> list[list[str]]:
-    return [
-        [
-            line.label,
-            *(str(each) if name in with_interval else each.value for name, each in zip(columns, line.entries, strict=True)),
-        ]
-        for line in section.lines
-    ]
-
-
-def _print_lines(
-    console: Console, title: str, lines: Sequence[Sequence[str]], headers: Sequence[str], widths: Sequence[int]
-) -> None:
+def print_sections(console: Console, layouts: Iterable[tuple[Sequence[str], Lines]], left: int = 1) -> None:
+    """Print the first of these tables that fits the terminal, or else the last: a header, and lines under titles. The first
+    `left` columns are text."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=bool(headers), title_justify="left")
-    table.title = Text(f"\n{title}", style="italic") if title else None
-    for number, width in enumerate(widths):
-        side: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(headers[number] if headers else "", justify=side, width=width, overflow="fold", vertical="bottom")
-    for line in lines:
-        table.add_row(*map(Text, line))
-    console.print(table)
+    for headers, shown in layouts:
+        lines = [line for some in shown.values() for line in some]
+        widths = [max(map(len, (*head.split(), *(line[at] for line in lines), ""))) for at, head in enumerate(headers)]
+        if sum(widths) + len(widths) <= console.width:
+            break
+    widths[0] = max(16, min(widths[0], console.width - sum(widths[1:]) - len(widths)))
+    for title, some in {"": [], **shown}.items():
+        table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=not title, title_justify="left")
+        table.title = Text(f"\n{title}", style="italic") if title else None
+        for at, (head, width) in enumerate(zip(headers, widths, strict=True)):
+            side: Literal["left", "right"] = "left" if at < left else "right"
+            table.add_column(head, justify=side, width=width, overflow="fold", vertical="bottom")
+        for line in some:
+            table.add_row(*map(Text, line))
+        console.print(table)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..methods import DEFAULT, METHODS
-from ..report.export import csv_text, markdown_rows, open_console
+from ..report.export import csv_text, markdown_rows, open_console, print_sections
 from .population import Population
 
 TITLE = "Trained on equal classes, used where they are not: how close does each loss come to the best possible?"
@@ -139,26 +139,15 @@ def to_markdown(results: Results) -> str:
 
 def print_results(results: Results) -> None:
     """Print the table and three sentences at most: all columns if they fit, else the most important ones."""
-    from rich import box
-    from rich.table import Table as RichTable
-
-    console = open_console()
-    lines = [cells(row) for row in results.rows]
-    widths = {name: max(map(len, [*title.split(), *(line[name] for line in lines)])) for name, title in COLUMNS.items()}
-    wide = console.width >= sum(widths.values()) + 2 * len(widths)
-    table = RichTable(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
-    for name in COLUMNS if wide else NARROW:
-        side: Literal["left", "right"] = "left" if name in ("prevalence", "model", "method", "start") else "right"
-        table.add_column(COLUMNS[name], justify=side, width=widths[name], overflow="fold")
-    case = None
-    for row, line in zip(results.rows, lines, strict=True):
-        if row.case != case:
-            table.add_section()
-            if not wide:
-                table.add_row(f"prevalence: {row.prevalence}; model: {row.model}")
-        table.add_row(*(line[name] for name in (COLUMNS if wide else NARROW)))
-        case = row.case
-    console.print(table)
+    console, layouts = open_console(), []
+    for names in (list(COLUMNS)[2:], NARROW):
+        shown: dict[str, list[list[str]]] = {}
+        for row in results.rows:
+            line = cells(row)
+            shown.setdefault(f"prevalence {row.prevalence}, model {row.model}", []).append([line[name] for name in names])
+        layouts.append(([COLUMNS[name] for name in names], shown))
+    console.print(TITLE, markup=False)
+    print_sections(console, layouts, left=2)
     for sentence in (*findings(results.rows, METHODS[DEFAULT].title), _READING):
         console.print(sentence, markup=False)
     console.print()
