@@ -204,8 +204,8 @@ def test_a_plot_draws_points_limits_gaps_and_a_legend_and_escapes_names() -> Non
     line = Series("a & b", [0, 0.5, np.nan, 1], [0, 0.5, 0.7, 1], style=1)
     points = Series("", [0.5], [0.5], low=[0.25], high=[0.75], marks=True, joined=False)
     drawn = plot(Axis("x", 0, 1), Axis("<y>", 0, 1), [line, points], alt='"quoted"', marker=True)
-    assert 'd="M61.0 292.0L241.5 152.0M422.0 12.0"' in drawn
-    assert 'class="bar" d="M241.5 222.0V82.0"' in drawn
+    assert 'd="M66.0 292.0L244.0 152.0M422.0 12.0"' in drawn
+    assert 'class="bar" d="M244.0 222.0V82.0"' in drawn
     assert "a &amp; b</li>" in drawn
     assert "&lt;y&gt;" in drawn
     assert 'aria-label="&#34;quoted&#34;"' in drawn
@@ -218,6 +218,6 @@ def test_the_marker_of_a_plot_is_at_its_value(page: Page) -> None:
     page.evaluate(f"document.querySelector('main').innerHTML = {json.dumps(str(drawn))}")
     page.evaluate("moveMarker(document.querySelector('.plot'), 0.01)")
     place = float(page.evaluate("document.querySelector('.marker').getAttribute('x1')"))
-    assert place == pytest.approx(61 + 361 * Axis("", 1e-4, 0.5, "log-odds").places(0.01), abs=0.1)
+    assert place == pytest.approx(66 + 356 * Axis("", 1e-4, 0.5, "log-odds").places(0.01), abs=0.1)
     page.evaluate("moveMarker(document.querySelector('.plot'), 0.9)")
     assert page.evaluate("document.querySelector('.marker').getAttribute('visibility')") == "hidden"

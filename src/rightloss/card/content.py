@@ -5,6 +5,7 @@ Stage: the numbers of a `Card` → the context of `card.html.j2` and `card.md.j2
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ from .subgroups import worst
 from .tables import ITEMS, PERFORMANCE, Line, capital, condition, shown
 from .words import listed, number, people, percent, share
 
+_UNBROKEN = re.compile(r"(?<=\d) %")  # a number and its percent sign stay on one line
+
 
 def html_page(data: Plain) -> str:
     """Return the card as an HTML page."""
@@ -29,7 +32,9 @@ def html_page(data: Plain) -> str:
     ]
     several = len(data["questions"]) > 1
     script = {"answers": moving, "questions": len(data["questions"]), "start": start(data), "several": several}
-    return render("card.html.j2", _context(data, answers) | {"data": script, "dots": dots(data["answers"][start(data)])})
+    drawn = {"data": script, "dots": dots(data["answers"][start(data)])}
+    page, tag, rest = render("card.html.j2", _context(data, answers) | drawn).rpartition("<script>")
+    return _UNBROKEN.sub("\u00a0%", page) + tag + rest
 
 
 def markdown_page(data: Plain) -> str:
@@ -80,7 +85,7 @@ def _context(data: Plain, answers: list[Plain]) -> Plain:
         "questions": [each["label"] for each in data["questions"]],
         "level": percent(data["level"]),
         "overview": tables.overview(data) if len(answers) > 1 else None,
-        "comparisons": [tables.comparison(each) for each in data["comparisons"]],
+        "comparisons": [tables.comparison(data, each) for each in data["comparisons"]],
         "confusions": [tables.confusion(data, each) for each in data["decisions"]],
         "left_out": data["left_out"],
         "kind": data["kind"],

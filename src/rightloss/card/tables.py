@@ -271,14 +271,16 @@ def overview(data: Plain) -> Plain:
     return {"columns": columns, "rows": rows}
 
 
-def comparison(found: Plain) -> Plain:
+def comparison(data: Plain, found: Plain) -> Plain:
     """Return the table of one pair of models."""
     rows = []
     for name, (label, of) in _COMPARED.items():
         each = found["differences"][name]
         ahead = f"{each['verdict']} ahead" if each["verdict"] else "undecided" if each["value"] is not None else "–"
         rows.append([label, shown(each, of), ahead])
-    title = f"{found['a']} compared with {found['b']}" + (f", {found['question']}" if found["question"] else "")
+    title = f"{found['a']} compared with {found['b']}" + (
+        f", {found['question']}" if found["question"] and len(data["questions"]) > 1 else ""
+    )
     return {"title": title, "columns": ["", "difference, first minus second (shares: in points)", ""], "rows": rows}
 
 

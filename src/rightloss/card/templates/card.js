@@ -93,7 +93,8 @@ if (at("dots")) {
     at("weight-hint").textContent = `best threshold for this weight, if risks are calibrated: ${percent(1 / (1 + w))}`;
     const [head, tail] = VERDICTS[helps(found, pi, w)];
     at("verdict").replaceChildren(element("strong", {}, head), `${tail}, if a missed case weighs as much as ${falseAlarms(w)}.`);
-    at("best").textContent = `Flag from ${shownRisk(best())} on, the best for this weight`;
+    const near = Math.abs(logit(elsewhere(best(), own.rate, pi)) + Math.log(w)) < 0.3; // else the best is not on this page
+    at("best").textContent = `Flag from ${shownRisk(best())} on, ${near ? "the best" : "the nearest here to the best"} for this weight`;
     at("best").hidden = best() === t;
     clearTimeout(saying);
     saying = setTimeout(() => (at("said").textContent = `${at("lead").textContent} ${at("verdict").textContent}`), 400);
