@@ -1,5 +1,7 @@
 """Convert a study's files into docs/results/study-NAME.md, which docs/study.md includes, and its pictures.
 
+Of the quick study the report is kept, too: docs/built/study_quick.html.
+
     .venv/bin/rightloss study quick --out results/quick
     .venv/bin/python docs/make_study.py results/quick [NAME]      # NAME is the folder's name by default
 
@@ -44,6 +46,8 @@ def main() -> None:
     (folder / f"study-{name}.md").write_text(page(chosen.results, name, command), encoding="utf-8")
     for picture in pictures(chosen.results):
         shutil.copyfile(picture, folder / f"study-{name}-{picture.name}")
+    if name == "quick":  # the landing page links to it
+        shutil.copyfile(chosen.results / "report.html", ROOT / "docs" / "built" / "study_quick.html")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ You have a table (CSV or Parquet) with a column of classes, and you know how fre
 will be used. ([If not](#share-unknown).) In ten minutes and five commands you will have a corrected model,
 predictions, and a report. No Python is needed.
 
-[![The report: observed against predicted risk, with a slider for the prevalence](../pictures/table_report.png)](../built/table_report.html)
+![The report: observed against predicted risk, with a slider for the prevalence](../pictures/table_report.png)
 
 This is [the report](../built/table_report.html) of step 2. Its slider moves the prevalence. To install, run
 `pip install -c constraints.txt -e ".[table]"` in a checkout. Every command ends with the next one to type.

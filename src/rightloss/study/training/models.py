@@ -161,9 +161,8 @@ def _net(name: str, likelihood: Likelihood, num_features: int, small: bool, drop
     net = metadata_net(num_features, outputs, **settings) if name == "both" else IMAGE_NET_OF[name](outputs, **settings)
     image: Any = net.image if name == "both" else net
     image.low_level = nn.Identity()  # it is the same in all nets, and computed once for all of them
-    if isinstance(image.body, ConvBody):
-        layers: Any = image.body.layers
-        layers[0] = FirstConvolution(layers[0])
+    if isinstance(image.body, ConvBody) and isinstance(image.body.layers[0], nn.Conv2d):  # not an inception block
+        image.body.layers[0] = FirstConvolution(image.body.layers[0])
     return net
 
 
