@@ -138,7 +138,7 @@ def test_a_threshold_that_nobody_chose_and_whom_it_misses_are_said_first() -> No
     risk = np.where(by["sex"] == "women", 0.6 * risk, risk)
     first = card(table(risk), y, 0.5, by=by).html().split("<main")[0]
     assert "Nobody chose this threshold" in first
-    assert "Worse for women: sensitivity" in first
+    assert "By sex, worse for women: sensitivity" in first
     assert "Nobody chose" not in card(table(risk), y, 0.5, threshold=0.4).html()
 
 

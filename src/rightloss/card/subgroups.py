@@ -124,15 +124,15 @@ WORDS = {"sensitivity": "sensitivity", "specificity": "specificity", "auc": "AUC
 
 def worst(columns: Plain) -> str:
     """Return a sentence about the largest certain difference of all columns, or that none is certain; "" without subgroups."""
-    compared = [each for found in columns.values() for each in found["groups"] if each["differences"] is not None]
+    compared = [(column, each) for column, found in columns.items() for each in found["groups"] if each["differences"]]
     for names in (("sensitivity", "specificity"), ("auc",)):
-        worse = [
-            (each["differences"][name]["value"], each, name) for each in compared for name in names if _is_worse(each, name)
-        ]
+        all_ = [(each["differences"][name]["value"], column, each, name) for column, each in compared for name in names]
+        worse = [one for one in all_ if _is_worse(*one[2:])]
         if worse:
-            _, each, name = min(worse, key=lambda one: one[0])
-            return _worse(each, name)
-    return _not_excluded(compared) if compared else ""
+            _, column, each, name = min(worse, key=lambda one: one[0])
+            sentence = _worse(each, name).removesuffix(").")
+            return f"By {column}, {sentence[0].lower()}{sentence[1:]}; the largest of {len(all_)} differences)."
+    return _not_excluded([each for _, each in compared]) if compared else ""
 
 
 def _summary(rows: list[Plain]) -> list[str]:
