@@ -46,7 +46,10 @@ def by_subgroup(
     rows = []
     for own, others in zip(found, rest, strict=True):
         comparable = "reason" not in own and "reason" not in others
-        rows.append(own | {"differences": _differences(own, others) if comparable else None})
+        row = own | {"differences": _differences(own, others) if comparable else None}
+        if comparable:
+            row["few"] = own["few"] and not any(_is_worse(row, name) for name in WORDS)  # what is certain can be said
+        rows.append(row)
     return {"groups": rows, "rows_left_out": int((codes < 0).sum()), "summary": _summary(rows)}
 
 
@@ -143,7 +146,7 @@ def _summary(rows: list[Plain]) -> list[str]:
     for each in compared:
         own = [_worse(each, name) for name in WORDS if _is_worse(each, name)]
         own += filter(None, [_otherwise_calibrated(each["name"], each["differences"]["ratio"])])
-        unclear += [each] if each["few"] and not own else []
+        unclear += [each] if each["few"] else []
         said += own
     if compared and not said:
         said.append(_not_excluded(compared))
