@@ -101,9 +101,55 @@ def test_figures_are_those_of_scikit_learn_and_plain_formulas() -> None:
     price = t / (1 - t)
     range_ = expit(np.log(price) - np.log([plus, minus]))
     assert [made["helps"]["low"], made["helps"]["high"]] == pytest.approx(range_.tolist(), rel=1e-10)
+    assert made["figures"]["rest"]["value"] == pytest.approx(1000 * (1 - pi) * tnr, rel=1e-10)
     place = made["decision"]["threshold"].index(pytest.approx(t, rel=1e-9))
     benefit = pi * tpr - (1 - pi) * (1 - tnr) * price
     assert made["decision"]["net_benefit"][place] == pytest.approx(benefit, rel=1e-9)
+
+
+def test_flagging_helps_where_its_net_benefit_is_above_that_of_nobody_and_everybody() -> None:
+    risk, y = vendor(3000)
+    made = card(table(risk), y, 0.02, from_=0.5, threshold=0.03).data["answers"][0]
+    tpr, fpr = made["figures"]["sensitivity"]["value"], 1 - made["figures"]["specificity"]["value"]
+
+    def benefit(pi: float, sensitivity: float, alarms: float) -> float:
+        return pi * sensitivity - (1 - pi) * alarms * 0.03 / 0.97
+
+    for each in made["prevalences"]:
+        pi = each["prevalence"]
+        best = max({"nobody": (0, 0), "everybody": (1, 1), "yes": (tpr, fpr)}.items(), key=lambda one: benefit(pi, *one[1]))
+        assert each["helps"] in (best[0], "unclear")
+    assert {each["helps"] for each in made["prevalences"]} >= {"yes", "nobody", "everybody"}
+
+
+@pytest.mark.parametrize("make", [two_models, three_classes, multilabel], ids=lambda make: make.__name__)
+def test_the_range_where_flagging_helps_gives_the_table_s_verdicts(make: Callable[[], Any]) -> None:
+    for answer in make().data["answers"]:
+        sure, possible = answer["helps"]["sure"], answer["helps"]["possible"]
+        for each in answer["prevalences"]:
+            pi = each["prevalence"]
+            within = [end["low"] is not None and end["low"] < pi < end["high"] for end in (sure, possible)]
+            assert within == [each["helps"] == "yes", each["helps"] in ("yes", "unclear")]
+
+
+def test_a_threshold_that_nobody_chose_and_whom_it_misses_are_said_first() -> None:
+    risk, y = vendor(3000)
+    by = {"sex": np.where(np.arange(3000) % 2, "men", "women")}
+    risk = np.where(by["sex"] == "women", 0.6 * risk, risk)
+    first = card(table(risk), y, 0.5, by=by).html().split("<main")[0]
+    assert "Nobody chose this threshold" in first
+    assert "By sex, worse for women: sensitivity" in first
+    assert "Nobody chose" not in card(table(risk), y, 0.5, threshold=0.4).html()
+
+
+def test_a_small_subgroup_is_too_few_to_say_and_no_certain_difference_is_not_none() -> None:
+    risk, y = vendor(3000)
+    site = np.where(np.arange(3000) < 26, "small", np.where(np.arange(3000) % 2, "north", "south"))
+    made = card(table(risk), y, 0.5, by={"site": site})
+    assert {each["name"]: each["few"] for each in made.data["answers"][0]["subgroups"]["site"]["groups"]}["small"]
+    said = " ".join(made.data["answers"][0]["subgroups"]["site"]["summary"])
+    assert "does not mean that there is none" in said
+    assert "Nobody can say for small (26 rows)" in said
 
 
 def test_the_intervals_of_the_threshold_are_those_of_operating_point() -> None:
@@ -219,7 +265,7 @@ def test_what_the_script_shows_is_what_python_computes(run: Callable[[str], Any]
             [made["figures"][name][end] for end in ("value", "low", "high")]
         )
     rates, start = json.dumps([each["prevalence"] for each in made["prevalences"]]), slider["start"]
-    helps = run(f"{rates}.map((pi) => helps(cardFigures({stored}, {start}, pi), pi, {0.03 / 0.97}))")
+    helps = run(f"{rates}.map((pi) => helps(cardFigures({stored}, {start}, pi), pi, {0.97 / 0.03}))")
     assert helps == [each["helps"] for each in made["prevalences"]]
 
 
@@ -304,6 +350,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "missing": (lambda: card(np.where(np.arange(80).reshape(-1, 2) == 5, np.nan, table(risk_)), y_, 0.02), "without NaN"),
     "threshold": (lambda: card(table(risk_), y_, 0.02, threshold=20.0), "percentage"),
     "classes": (lambda: card(table(risk_), y_, 0.02, classes=["a"]), "name each column"),
+    "numbers out of order": (lambda: card(table(risk_), y_, 0.02, classes=[1, 0]), "order of the numbers"),
     "names": (lambda: card(table(risk_), np.where(y_ == 1, "a", "z"), 0.02, classes=["a", "b"]), "labels"),
     "by": (lambda: card(table(risk_), y_, 0.02, by={"sex": ["m"]}), "align"),
     "by column": (lambda: card(table(risk_), y_, 0.02, by=["m"] * 40), "dict of labels"),  # type: ignore[arg-type]
@@ -347,6 +394,12 @@ def test_the_page_moves_by_keyboard_and_runs_no_foreign_script(tmp_path: Path) -
         page.press("ArrowRight", 39)
         assert page.evaluate("at('lead').textContent") != before
         assert page.evaluate("at('prevalence').getAttribute('aria-valuetext')") != "1 in 48"
+        assert page.evaluate("at('weight-shown').textContent") == "47 false alarms"  # it stays where the prevalence moves
+        moved = float(page.evaluate("at('threshold-shown').textContent").removesuffix(" %"))
+        page.evaluate("at('best').click()")
+        best = float(page.evaluate("at('threshold-shown').textContent").removesuffix(" %"))
+        assert abs(best - 100 / 48) < abs(moved - 100 / 48)
+        assert page.evaluate("at('best').hidden")
         page.evaluate("at('reset').click()")
         assert page.evaluate("at('lead').textContent") == before
         page.evaluate("at('model').focus()")

@@ -77,9 +77,29 @@ def test_every_colour_of_text_and_line_has_enough_contrast_on_every_background(p
 
 @pytest.mark.long
 def test_the_script_writes_numbers_as_the_library_does(page: Page) -> None:
-    shares = [0.0, 1.0, 0.5, 0.8, 0.033, 1 / 30, 0.001, 0.12345, 0.99951, 1e-6, 3.3e-7, 1 - 1e-9, 0.995, 1e-5, -0.25, -6.9876]
+    shares = [
+        0.0,
+        1.0,
+        0.5,
+        0.8,
+        0.033,
+        1 / 30,
+        0.001,
+        0.12345,
+        0.99951,
+        1e-6,
+        3.3e-7,
+        1 - 1e-9,
+        0.995,
+        1e-5,
+        -0.25,
+        -6.9876,
+        0.4375 / 7,
+        0.7325,
+        0.8125,
+    ]
     rates = [0.5, 0.033, 1 / 30, 1 / 15, 0.0667, 0.001, 1 / 12345, 1e-6, 3.3e-7, 0.0625]
-    numbers = [0.0, 0.2, 0.7, 12.4, 999.6, 1234567.0, -0.01234, 17.26]
+    numbers = [0.0, 0.2, 0.7, 12.4, 999.6, 1234567.0, 2.125, 100.5, -0.01234, 17.26]
     for name, values in (
         ("percent", shares),
         ("share", rates),
@@ -88,7 +108,9 @@ def test_the_script_writes_numbers_as_the_library_does(page: Page) -> None:
     ):
         ours = [getattr(words, name)(value) for value in values]
         assert page.evaluate(f"{json.dumps(values)}.map((each) => {name}(each))") == ours
-    assert page.evaluate("limits([0.02, 0.01, 0.025], percent)") == words.limits(0.01, 0.025, words.percent)
+    for name, low, high in (("percent", 0.01, 0.025), ("percent", 0.02, 0.02), ("people", 6.71, 7.4), ("people", 0.01, 0.3)):
+        expected = words.limits(low, high, getattr(words, name))
+        assert page.evaluate(f"limits([0.02, {low}, {high}], {name})") == expected
     assert [words.crowd(rate) for rate in rates] == page.evaluate(f"{json.dumps(rates)}.map(crowd)")
 
 
@@ -182,8 +204,8 @@ def test_a_plot_draws_points_limits_gaps_and_a_legend_and_escapes_names() -> Non
     line = Series("a & b", [0, 0.5, np.nan, 1], [0, 0.5, 0.7, 1], style=1)
     points = Series("", [0.5], [0.5], low=[0.25], high=[0.75], marks=True, joined=False)
     drawn = plot(Axis("x", 0, 1), Axis("<y>", 0, 1), [line, points], alt='"quoted"', marker=True)
-    assert 'd="M61.0 292.0L241.5 152.0M422.0 12.0"' in drawn
-    assert 'class="bar" d="M241.5 222.0V82.0"' in drawn
+    assert 'd="M66.0 292.0L244.0 152.0M422.0 12.0"' in drawn
+    assert 'class="bar" d="M244.0 222.0V82.0"' in drawn
     assert "a &amp; b</li>" in drawn
     assert "&lt;y&gt;" in drawn
     assert 'aria-label="&#34;quoted&#34;"' in drawn
@@ -196,4 +218,6 @@ def test_the_marker_of_a_plot_is_at_its_value(page: Page) -> None:
     page.evaluate(f"document.querySelector('main').innerHTML = {json.dumps(str(drawn))}")
     page.evaluate("moveMarker(document.querySelector('.plot'), 0.01)")
     place = float(page.evaluate("document.querySelector('.marker').getAttribute('x1')"))
-    assert place == pytest.approx(61 + 361 * Axis("", 1e-4, 0.5, "log-odds").places(0.01), abs=0.1)
+    assert place == pytest.approx(66 + 356 * Axis("", 1e-4, 0.5, "log-odds").places(0.01), abs=0.1)
+    page.evaluate("moveMarker(document.querySelector('.plot'), 0.9)")
+    assert page.evaluate("document.querySelector('.marker').getAttribute('visibility')") == "hidden"

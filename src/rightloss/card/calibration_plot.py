@@ -6,7 +6,7 @@ Stage: named predictions, labels, π → SVG by `plots`, or a sentence that says
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,13 +44,18 @@ def calibration_plot(
         return tag(
             "p", "No calibration curve: predictions are all equal, or separate the classes of these rows.", class_="note"
         )
+    rate = next(iter(curves.values())).prevalence
+    return curve_plot(curves, rate)
+
+
+def curve_plot(curves: Mapping[str, Any], rate: float) -> Markup:
+    """Return the plot of fitted curves, which have `predicted`, `observed`, `low`, `high` and `ici`, where `rate` have it."""
     values = np.concatenate([[*each.predicted, *each.observed] for each in curves.values()])
     axes = [Axis.around(name, np.clip(values, _LOWEST, _HIGHEST), "log-odds") for name in ("predicted risk", "observed risk")]
     lines = [
         Series(name, each.predicted, each.observed, each.low, each.high, style=i)
         for i, (name, each) in enumerate(curves.items())
     ]
-    rate = next(iter(curves.values())).prevalence
     distances = "; ".join(f"{name}: {percent(each.ici)}" for name, each in curves.items())
     alt = f"Observed against predicted risk where {percent(rate)} have it; mean distance from being right: {distances}."
     ends = [axes[0].low, axes[0].high]

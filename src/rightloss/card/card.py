@@ -156,6 +156,8 @@ def _question(inputs: CardInputs, question: Question) -> Plain:
         "predicted_at": question.predicted_at,
         "threshold": question.threshold,
         "threshold_reason": question.reason,
+        "threshold_chosen": question.chosen,
+        "weight": question.weight,
         "rows": int(read.sum()),
         "events": events,
         "patients": clusters,

@@ -31,7 +31,8 @@ NAMES = {
     "recall": "sensitivity", "specificity": "specificity", "lr_plus": "lr_plus", "lr_minus": "lr_minus", "ppv": "ppv",
     "npv": "npv", "alarms": "flagged", "found": "found", "false_alarms": "false_alarms", "missed": "missed",
 }  # fmt: skip
-COUNTED = ("flagged", "found", "false_alarms", "missed")
+COUNTED = ("flagged", "found", "false_alarms", "missed", "rest")
+_PER_PERSON = (*(NAMES[name] for name in AT_A_THRESHOLD), "rest")  # what `_limits` computes
 _FLAGGED_ROUND = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 0.999)
 _TABLE = tuple(float(f"{each}e{power}") for power in range(-7, 0) for each in (1, 2, 5))
@@ -65,8 +66,9 @@ def answer(question: Question, log_probs: np.ndarray, groups: Any, level: float)
     )
     found["auc"] = figure(area.auc, area.low, area.high)
     slider = moving(seen, question, level)
+    found["rest"] = figure(*(at.people * row[slider["start"]] for row in slider["rest"]))
     _start_as(slider, found, at.people)
-    others = at_prevalences(seen, question, level)
+    others = at_prevalences(seen, found, question, level)
     return {
         "figures": found,
         "whole_people": whole_people(at),
@@ -106,8 +108,9 @@ def moving(seen: Scores, question: Question, level: float) -> Plain:
     """
     cuts = _thresholds(seen, question.threshold)
     everything = _limits(seen, cuts, question.prevalence, level)
-    rates = sorted({each for each in _round_numbers(-6) if each <= 0.5} | {0.55, 0.6, 0.7, 0.8, 0.9} | {question.rate})
-    figures = {NAMES[name]: each for name, each in zip(AT_A_THRESHOLD, everything.transpose(1, 0, 2), strict=True)}
+    lowest = min(-5, math.floor(math.log10(question.rate)))
+    rates = sorted({*_round_numbers(lowest), *(each for each in _HIGH if question.rate > 0.5), question.rate})
+    figures = dict(zip(_PER_PERSON, everything.transpose(1, 0, 2), strict=True))
     listed = {name: [[_short(x) for x in row] for row in each.tolist()] for name, each in figures.items()}
     return {
         "thresholds": cuts.tolist(),
@@ -122,7 +125,7 @@ def _limits(seen: Scores, cuts: Array, prevalence: Prevalence, level: float) -> 
     """Return value, low and high of the figures per person at each threshold `(3, f, c)`."""
 
     def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return np.concatenate(list(figures_at(tpr, fpr, pi).values()), -1)
+        return np.concatenate([*figures_at(tpr, fpr, pi).values(), (1 - pi) * (1 - fpr)], -1)
 
     clusters = 1 if seen.groups is None else int(seen.groups.max()) + 1
     size = max(1, _MOST_COUNTED // clusters)
@@ -130,7 +133,7 @@ def _limits(seen: Scores, cuts: Array, prevalence: Prevalence, level: float) -> 
     for start in range(0, len(cuts), size):
         counts = seen.called_from(seen.cuts(cuts[start : start + size]))
         found = np.stack(with_limits(everything, counts, prevalence, seen.positive, level, random_generator(None)))
-        parts.append(found.reshape(3, len(AT_A_THRESHOLD), -1))
+        parts.append(found.reshape(3, len(_PER_PERSON), -1))
     return np.concatenate(parts, -1)
 
 
@@ -151,7 +154,7 @@ def _round_numbers(lowest: int) -> list[float]:
 
 def _start_as(slider: Plain, found: Plain, people: float) -> None:
     """Put the card's own figures where the controls start, whose limits would else differ by the noise of the draws."""
-    for name in NAMES.values():
+    for name in _PER_PERSON:
         unit = people if name in COUNTED else 1.0
         own = [found[name][part] for part in ("value", "low", "high")]
         for row, each in zip(slider[name], own, strict=True):
@@ -162,17 +165,16 @@ def _short(value: float) -> float | None:
     return float(f"{value:.12g}") if math.isfinite(value) else None
 
 
-def at_prevalences(seen: Scores, question: Question, level: float) -> list[Plain]:
-    """Return the figures of flagging the same people at other prevalences, and whether that helps there.
+def at_prevalences(seen: Scores, at: Plain, question: Question, level: float) -> list[Plain]:
+    """Return the figures of flagging the same people at other prevalences, and whether that `helps` there.
 
-    It helps if it is better than flagging nobody and better than flagging everybody, where a false alarm costs t/(1 − t) of a
-    miss with t the card's threshold.
+    All are counted among as many people, so that rows can be compared.
     """
-    rate, price = question.rate, question.threshold / (1 - question.threshold)
+    rate = question.rate
     others = [each for each in _TABLE if rate / 30 <= each <= min(0.5, 30 * rate) and abs(each / rate - 1) > 1e-9]
     grid = np.array(sorted([*others, rate]))
     counts = seen.called_from(seen.cuts(np.array([question.threshold])))
-    people = np.array([crowd(each) for each in grid])
+    people = 10 * crowd(rate)
 
     def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
         each = figures_at(tpr, fpr, np.where(grid == rate, pi, grid), people)
@@ -181,40 +183,51 @@ def at_prevalences(seen: Scores, question: Question, level: float) -> list[Plain
     limits = np.stack(with_limits(everything, counts, question.prevalence, seen.positive, level, random_generator(None)), 1)
     names = ("ppv", "npv", "flagged", "found", "missed")
     cells = {name: each for name, each in zip(names, limits.reshape(len(names), len(grid), 3), strict=True)}
-    ratios = _limits(seen, np.array([question.threshold]), question.prevalence, level)[:, :, 0]
-    plus, minus = (ratios[:, AT_A_THRESHOLD.index(name)].tolist() for name in ("lr_plus", "lr_minus"))
     rows = []
     for number, pi in enumerate(grid.tolist()):
-        row = {"prevalence": pi, "people": int(people[number])}
-        row |= {name: figure(*each[number].tolist()) for name, each in cells.items()}
-        rows.append(row | {"helps": helps(plus, minus, pi, price)})
+        row = {"prevalence": pi, "people": people, "helps": helps(at, pi, question.weight)}
+        rows.append(row | {name: figure(*each[number].tolist()) for name, each in cells.items()})
     return rows
 
 
-def helps(plus: list[float], minus: list[float], pi: float, price: float) -> str:
-    """Return "yes", "no" or "unclear": whether the price over the odds of π is below LR+ and above LR−, given their limits."""
-    least = price / (pi / (1 - pi))
+def helps(at: Plain, pi: float, weight: float) -> str:
+    """Return "yes" if flagging is better than flagging nobody and than flagging everybody, "unclear" if it may be.
+
+    Else return what is better, "nobody" or "everybody", or "same" if flagging is the same as one of them. A missed case weighs
+    as much as `weight` false alarms. Then flagging is better than flagging nobody where LR+ is above 1/(weight × odds of π),
+    and better than flagging everybody where LR− is below; the limits of both decide.
+    """
+    least = (1 - pi) / pi / weight
+    plus, minus = _three(at["lr_plus"]), _three(at["lr_minus"])
     if math.isnan(plus[0]) or math.isnan(minus[0]):
-        return "no"  # it is the same as flagging nobody, or everybody
+        return "same"
     if plus[1] > least > minus[2]:
         return "yes"
-    return "no" if plus[2] < least or minus[1] > least else "unclear"
+    return "nobody" if plus[2] < least else "everybody" if minus[1] > least else "unclear"
 
 
-def helpful_range(found: Plain, question: Question) -> Plain:
-    """Return the range of prevalences where flagging helps, and the narrower one where it does so in view of the limits."""
-    price, plus, minus = question.threshold / (1 - question.threshold), found["lr_plus"], found["lr_minus"]
+def helpful_range(at: Plain, question: Question) -> Plain:
+    """Return the prevalences between which flagging helps; `sure` where `helps` is "yes", `possible` where it may be."""
+    plus, minus = _three(at["lr_plus"]), _three(at["lr_minus"])
 
-    def share(ratio: float | None) -> float | None:
-        return None if ratio is None else 1.0 if ratio == 0 else float(expit(math.log(price) - math.log(ratio)))
+    def between(upper: float, lower: float) -> Plain:
+        low, high = (_indifferent(ratio, question.weight) for ratio in (upper, lower))
+        return {"low": low, "high": high} if low < high else {"low": None, "high": None}  # also if one is NaN
 
-    low, high = share(plus["value"]) if plus["value"] is not None or plus["low"] is None else 0.0, share(minus["value"])
-    sure = {"low": share(plus["low"]), "high": share(minus["high"])}
-    if sure["low"] is None or sure["high"] is None or sure["low"] >= sure["high"]:
-        sure = {"low": None, "high": None}
-    if low is None or high is None or low >= high:
-        low = high = None
-    return {"price": price, "low": low, "high": high, "sure": sure}
+    return between(plus[0], minus[0]) | {"sure": between(plus[1], minus[2]), "possible": between(plus[2], minus[1])}
+
+
+def _indifferent(ratio: float, weight: float) -> float:
+    """Return the prevalence where a group with that likelihood ratio may be flagged or not, for the same net benefit."""
+    return 1 / (1 + weight * ratio)
+
+
+def _three(found: Plain) -> tuple[float, float, float]:
+    """Return a ratio and its limits, infinite where only the lower limit is known, NaN where it is undefined."""
+    value, low, high = (found[name] for name in ("value", "low", "high"))
+    if value is None:
+        return (math.nan, math.nan, math.nan) if low is None else (math.inf, low, math.inf)
+    return value, math.nan if low is None else low, math.nan if high is None else high
 
 
 def calibration(seen: Scores, question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Plain:
@@ -284,7 +297,7 @@ def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
     """Return whether predictions are calibrated, "yes", "no", "unclear" or "unknown", and a sentence that says so."""
     ratio = found["ratio"]
     if min(events, rest) < _FEW or ratio["value"] is None or ratio["low"] is None:
-        return {"verdict": "unknown", "sentence": f"Too few people to say: {events:g} with it and {rest:g} without."}
+        return {"verdict": "unknown", "sentence": f"Too few rows to say: {events:g} with it and {rest:g} without."}
     known = slope["low"] is not None
     off, bent = _off(ratio, 1.1), known and _off(slope, 1.1)
     if off or bent:
@@ -297,7 +310,11 @@ def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
             "verdict": "unclear",
             "sentence": f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']}).",
         }
-    return {"verdict": "yes", "sentence": f"Yes: {mean}, and they are neither too extreme nor too cautious."}
+    return {
+        "verdict": "yes",
+        "sentence": f"Yes, near enough (within a factor of {_CLOSE:g}), on these test rows: {mean}, and they are hardly too "
+        f"extreme or too cautious (slope {slope['value']:.2f}).",
+    }
 
 
 def _off(figure: Plain, factor: float) -> bool:

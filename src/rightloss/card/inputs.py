@@ -35,6 +35,7 @@ class Question:
         target: a class number for each row, −100 where a finding was not read.
         threshold: people are flagged from this risk on.
         reason: why from there.
+        chosen: whether somebody chose the threshold.
         predicted_at: how frequent it was where the predictions came from; None if they are at π as they are.
     """
 
@@ -44,12 +45,18 @@ class Question:
     target: np.ndarray
     threshold: float
     reason: str
+    chosen: bool
     predicted_at: float | None
 
     @property
     def rate(self) -> float:
         """π of the class."""
         return float(self.prevalence.population[self.positive])
+
+    @property
+    def weight(self) -> float:
+        """How many false alarms a missed case weighs, for whom the threshold is best: (1 − t)/t."""
+        return (1 - self.threshold) / self.threshold
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,8 @@ def _classes(
     for j in asked:
         given = threshold.get(str(classes[j])) if isinstance(threshold, Mapping) else threshold
         cut, reason = _threshold(given, float(at.population[j]))
-        questions.append(Question(str(classes[j]), at, j, labels, cut, reason, None if mix is None else float(mix[j])))
+        start = None if mix is None else float(mix[j])
+        questions.append(Question(str(classes[j]), at, j, labels, cut, reason, given is not None, start))
     moved = {name: table if mix is None else retarget(table, mix, at.population) for name, table in tables.items()}
     return {name: [table] * len(asked) for name, table in moved.items()}, questions
 
@@ -188,7 +196,8 @@ def _findings(
             models[model].append(table if start is None else retarget(table, start, mixes[number].population))
             cut, reason = _threshold(cuts[name], float(mixes[number].population[1]))
             if model == next(iter(tables)):
-                questions.append(Question(name, mixes[number], 1, labels, cut, reason, start))
+                chosen = cuts[name] is not None
+                questions.append(Question(name, mixes[number], 1, labels, cut, reason, chosen, start))
     return models, questions
 
 
@@ -209,7 +218,13 @@ def _kept(questions: list[Question]) -> list[int]:
 def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
     """Return labels as numbers of classes: those of names, or numbers as they are."""
     given = array_of(target, "target") if is_tensor(target) else np.asarray(target)
-    named = list(classes) != list(range(len(classes)))
+    numbers = list(range(len(classes)))
+    named = list(classes) != numbers
+    if named and sorted(map(str, classes)) == sorted(map(str, numbers)) and not isinstance(classes[0], str):
+        raise ValueError(
+            f"Expected `classes` that are names, or {numbers} in this order, but got {list(classes)}, whose labels can be "
+            "names or numbers of columns: bring the columns into the order of the numbers, or give names."
+        )
     if named and given.dtype.kind not in "f" and set(np.unique(given[:1000]).tolist()) <= set(classes):
         place = {name: number for number, name in enumerate(classes)}
         unknown = sorted({str(each) for each in given.tolist() if each not in place})

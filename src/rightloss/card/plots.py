@@ -44,7 +44,7 @@ _MARKS = (
 )
 _STYLES = len(_MARKS)  # `s0`, `s1`, … in the style sheet
 _RIGHT, _TOP, _BOTTOM = 18, 12, 48  # margins of the axes; that on the left is as wide as the labels
-_LETTER = 7  # width of a letter
+_LETTER = 8  # width of a letter
 
 
 @dataclass(frozen=True)

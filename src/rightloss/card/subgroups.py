@@ -21,8 +21,10 @@ from ..metrics.predictive_values import operating_point
 from ..prevalence import Prevalence
 from .figures import Plain, at_threshold, figure, mean_over_observed
 from .inputs import Question
+from .words import counted, number, percent
 
 FEWEST = 10  # examples with and without the condition
+WIDEST = 0.3  # interval of a sensitivity or specificity that still says something
 COMPARED = {"sensitivity": "points", "specificity": "points", "auc": "points", "ratio": "factor"}
 
 
@@ -44,7 +46,10 @@ def by_subgroup(
     rows = []
     for own, others in zip(found, rest, strict=True):
         comparable = "reason" not in own and "reason" not in others
-        rows.append(own | {"differences": _differences(own, others) if comparable else None})
+        row = own | {"differences": _differences(own, others) if comparable else None}
+        if comparable:
+            row["few"] = own["few"] and not any(_is_worse(row, name) for name in WORDS)  # what is certain can be said
+        rows.append(row)
     return {"groups": rows, "rows_left_out": int((codes < 0).sum()), "summary": _summary(rows)}
 
 
@@ -70,7 +75,8 @@ def _subgroup(
     at = operating_point(table, target, prevalence, threshold=question.threshold, **options)
     area = roc_curve(table, target, prevalence=prevalence, **options)
     found = at_threshold(at) | {"auc": figure(area.auc, area.low, area.high), "ratio": mean_over_observed(seen, inside, level)}
-    return about | {"prevalence": at.prevalence, **found}
+    few = any(found[name]["high"] - found[name]["low"] > WIDEST for name in ("sensitivity", "specificity"))
+    return about | {"prevalence": at.prevalence, "few": few, **found}
 
 
 def _own_prevalence(question: Question, seen: Scores, inside: np.ndarray) -> Prevalence:
@@ -119,28 +125,60 @@ def _differences(own: Plain, rest: Plain) -> Plain:
 WORDS = {"sensitivity": "sensitivity", "specificity": "specificity", "auc": "AUC"}
 
 
+def worst(columns: Plain) -> str:
+    """Return a sentence about the largest certain difference of all columns, or that none is certain; "" without subgroups."""
+    compared = [(column, each) for column, found in columns.items() for each in found["groups"] if each["differences"]]
+    for names in (("sensitivity", "specificity"), ("auc",)):
+        all_ = [(each["differences"][name]["value"], column, each, name) for column, each in compared for name in names]
+        worse = [one for one in all_ if _is_worse(*one[2:])]
+        if worse:
+            _, column, each, name = min(worse, key=lambda one: one[0])
+            sentence = _worse(each, name).removesuffix(").")
+            return f"By {column}, {sentence[0].lower()}{sentence[1:]}; the largest of {len(all_)} differences)."
+    return _not_excluded([each for _, each in compared]) if compared else ""
+
+
 def _summary(rows: list[Plain]) -> list[str]:
     """Return sentences: for whom it works worse, and for whom nobody can say."""
-    small = [each["name"] for each in rows if "reason" in each]
     compared = [each for each in rows if each["differences"] is not None]
     said: list[str] = []
+    unclear = [each for each in rows if each["differences"] is None and "reason" in each]
     for each in compared:
-        said += [_worse(each["name"], words, each["differences"][name]) for name, words in WORDS.items()]
-        said.append(_otherwise_calibrated(each["name"], each["differences"]["ratio"]))
-    said = [sentence for sentence in said if sentence]
+        own = [_worse(each, name) for name in WORDS if _is_worse(each, name)]
+        own += filter(None, [_otherwise_calibrated(each["name"], each["differences"]["ratio"])])
+        unclear += [each] if each["few"] else []
+        said += own
     if compared and not said:
-        said.append("No difference between subgroups is certain: every interval includes none.")
-    if small:
-        said.append(f"Nobody can say for {', '.join(small)}: too few people.")
+        said.append(_not_excluded(compared))
+    if unclear:
+        named = ", ".join(f"{each['name']} ({counted(each['rows'], 'row')})" for each in unclear)
+        said.append(f"Nobody can say for {named}: too few.")
     return said
 
 
-def _worse(name: str, words: str, gap: Plain) -> str:
-    """Return a sentence if a figure is certainly lower in a subgroup than elsewhere, else ""."""
-    if gap["high"] is None or gap["high"] >= 0:
-        return ""
-    least, size, most = (f"{-100 * gap[end]:.2g}" for end in ("high", "value", "low"))
-    return f"Worse for {name}: {words} is {size} points lower than for the others ({least} to {most})."
+def _is_worse(group: Plain, name: str) -> bool:
+    high = group["differences"][name]["high"]
+    return high is not None and high < 0
+
+
+def _worse(group: Plain, name: str) -> str:
+    """Return a sentence about a figure that is certainly lower in a subgroup than elsewhere."""
+    gap, own = group["differences"][name], group[name]["value"]
+    of, unit, points = (number, -1, "") if name == "auc" else (percent, -100, " points")
+    least, most = (f"{unit * gap[end]:.2g}" for end in ("high", "low"))
+    against = f"{of(own)} against {of(round(own - gap['value'], 3))} of the others"
+    return f"Worse for {group['name']}: {WORDS[name]} {against} ({least} to {most}{points} lower)."
+
+
+def _not_excluded(compared: list[Plain]) -> str:
+    """Return a sentence for subgroups whose differences all may be none."""
+    clear = [each for each in compared if not each["few"]] or compared
+    ends = [abs(each["differences"]["sensitivity"][end] or 0.0) for each in clear for end in ("low", "high")]
+    size = f"{100 * max(ends):.2g}"
+    return (
+        "These rows show no certain difference between subgroups, which does not mean that there is none: sensitivity may "
+        f"differ by up to {size} points."
+    )
 
 
 def _otherwise_calibrated(name: str, gap: Plain) -> str:

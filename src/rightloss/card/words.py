@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import NamedTuple
 
 _ROUNDING = 1e-12  # smaller values are shown as 0
@@ -41,7 +42,7 @@ def number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
         return "∞" if value > 0 else "−∞"
     value = value if abs(value) > _ROUNDING else 0.0
     large = 10 ** (digits - 1) <= abs(value) < 1e15
-    text = f"{value:,.0f}" if large else f"{value:.{digits}g}"
+    text = f"{_rounded(value, 0):,.0f}" if large else f"{_significant(value, digits):.{digits}g}"
     return ("+" if sign and value > 0 else "") + text.replace("-", "−")
 
 
@@ -59,8 +60,17 @@ def percent(share: float | None) -> str:
         return ">99.9999 %" if share > 0.5 else "<0.0001 %"
     fewest, digits = (1, 2) if share > 0.5 else (0, 3)
     places = max(fewest, digits - 1 - math.floor(math.log10(rest))) if rest else 0
-    text = f"{100 * share:.{places}f}"
+    text = f"{_rounded(100 * share, places):.{places}f}"
     return f"{text.rstrip('0').rstrip('.') if places else text} %".replace("-", "−")
+
+
+def _rounded(value: float, places: int) -> Decimal:
+    """Return a number with some decimals; ties are rounded away from 0, as JavaScript's `toFixed` does."""
+    return Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+
+
+def _significant(value: float, digits: int) -> float:
+    return float(Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(value)))
 
 
 def share(value: float) -> str:
@@ -102,13 +112,21 @@ def crowd(rate: float) -> int:
 def limits(low: float | None, high: float | None, of: Callable[[float], str] = number) -> str:
     """Return "low to high", with one unit for both; "" if there are no limits.
 
+    If both are the same in whole people, they have decimals; if they still are, there is one of them.
+
     Examples:
         >>> limits(0.01, 0.025, percent), limits(-0.5, 0.25), limits(float("nan"), 1.0)
         ('1 to 2.5 %', '−0.5 to 0.25', '')
+        >>> limits(6.71, 7.4, people), limits(0.02, 0.3, people), limits(1 - 1e-9, 1 - 1e-10, percent)
+        ('6.7 to 7.4', '0.02 to 0.3', '>99.9999 %')
     """
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return ""
     first, last = of(low), of(high)
+    if first == last and of is people:
+        first, last = number(low, 2), number(high, 2)
+    if first == last:
+        return last
     return f"{first.removesuffix(' %') if last.endswith(' %') else first} to {last}"
 
 

@@ -92,7 +92,12 @@ const number = (n, digits = 3) => {
 };
 const people = (n) => (!Number.isFinite(n) ? "–" : n > 0 && n < 0.5 ? "<1" : Math.round(n).toLocaleString("en"));
 const crowd = (rate) => 10 ** Math.max(3, Math.ceil(Math.log10(4 / rate) - 1e-9));
-const limits = ([, low, high], words) => (Number.isNaN(low) ? "" : `${words(high).endsWith(" %") ? words(low).replace(/ %$/, "") : words(low)} to ${words(high)}`);
+const limits = ([, low, high], words) => {
+  if (Number.isNaN(low)) return "";
+  let [first, last] = [words(low), words(high)];
+  if (first === last && words === people) [first, last] = [number(low, 2), number(high, 2)];
+  return first === last ? last : `${last.endsWith(" %") ? first.replace(/ %$/, "") : first} to ${last}`;
+};
 const withLimits = (figure, words) => words(figure[0]) + (limits(figure, words) && ` (${limits(figure, words)})`);
 
 // Elements: text is only ever set as text.
@@ -124,12 +129,20 @@ const slider = (id, words, moved) => {
     start(list, value) { values = list; input.max = list.length - 1; input.value = nearest(list, value); say(); },
   };
 };
-// Place the vertical line of a plot at a value of its horizontal axis.
+// Place the vertical line of a plot at a value of its horizontal axis, and hide it if that is beyond the ends.
 const moveMarker = (plot, value) => {
   const { scale, low, high, left, right } = plot.dataset, on = { linear: (v) => +v, log: Math.log, "log-odds": logit }[scale];
-  const place = Math.min(1, Math.max(0, (on(value) - on(low)) / (on(high) - on(low)))), x = +left + place * (right - left);
-  for (const name of ["x1", "x2"]) plot.querySelector(".marker").setAttribute(name, x.toFixed(1));
+  const place = (on(value) - on(low)) / (on(high) - on(low)), x = (+left + place * (right - left)).toFixed(1);
+  const within = place > -1e-6 && place < 1 + 1e-6, attributes = { x1: x, x2: x, visibility: within ? "visible" : "hidden" };
+  for (const [name, each] of Object.entries(attributes)) plot.querySelector(".marker").setAttribute(name, each);
 };
+
+// Tables that scroll can be reached by the keyboard, others need not.
+if (typeof ResizeObserver !== "undefined") {
+  const reachable = ({ target }) => (target.scrollWidth > target.clientWidth + 1 ? target.setAttribute("tabindex", "0") : target.removeAttribute("tabindex"));
+  const watched = new ResizeObserver((entries) => entries.forEach(reachable));
+  document.querySelectorAll(".wide").forEach((each) => watched.observe(each));
+}
 
 // Folded sections: open all, by a link to something inside, and in print.
 {

@@ -15,7 +15,7 @@
     });
     const [flagged, ill] = [found.flagged, found.found].map((each) => withLimits(counted(each), people));
     at("spoken").textContent = `Where ${share(pi)} is ${chosen.label}: of ${all.toLocaleString("en")} rows, ${flagged} are flagged from a risk of ${percent(t)} on; ` +
-      `${ill} of the ${people(all * pi)} that are ${chosen.label} are found.`;
+      `${ill} of the ${people(Math.round(all * found.found[0]) + Math.round(all * found.missed[0]))} that are ${chosen.label} are found.`;
   };
   const prevalence = slider("prevalence", share, draw), threshold = slider("threshold", percent, draw);
   const start = () => {
