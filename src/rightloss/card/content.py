@@ -142,8 +142,8 @@ def _answer(data: Plain, answer: Plain) -> Plain:
 def _notes(data: Plain, answer: Plain, question: Plain) -> list[str]:
     """Return what a reader must know first: who chose the threshold, and for whom the model works worse."""
     unchosen = (
-        f"Nobody chose this threshold: it is the average risk, {percent(question['threshold'])}. So the weight of a missed "
-        f"case, {_false_alarms(question)}, is only implied. Choose your own."
+        f"Nobody chose this threshold: it is the average risk, {percent(question['threshold'])}. That suits whoever would "
+        f"accept {_false_alarms(question)} to find one case. If you would not, choose your own, then make the card with it."
     )
     return list(filter(None, ["" if question["threshold_chosen"] else unchosen, worst(answer["subgroups"])]))
 
