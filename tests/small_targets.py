@@ -124,7 +124,7 @@ def by_hand(
 
 
 def log_prior_by_hand(params: Mapping[str, Tensor], scale: float = 2.0) -> float:
-    """Of independent N(0, scale²)."""
+    """Return the log density of independent N(0, scale²)."""
     flat = np.concatenate([np.asarray(value).ravel() for value in params.values()])
     return float(np.sum(-0.5 * (flat / scale) ** 2 - np.log(scale * np.sqrt(2 * np.pi))))
 

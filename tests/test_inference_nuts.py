@@ -40,7 +40,7 @@ def by_chain(posterior: Posterior) -> Tensor:
 
 
 def independent(values: Tensor) -> Tensor:
-    """Of numbers along one chain `(n, m)`, as many rows as they are worth."""
+    """Return as many rows of a chain `(n, m)` as they are worth."""
     worth = float(effective_sample_size(values[None]).min())
     return values[:: max(1, int(np.ceil(len(values) / worth)))]
 

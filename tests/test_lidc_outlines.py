@@ -34,7 +34,7 @@ def simple(points: np.ndarray) -> bool:
 
 
 def area(points: np.ndarray) -> float:
-    """Of the polygon through the pixels' centres, by Gauss's formula."""
+    """Return the area of the polygon through the pixels' centres, by Gauss's formula."""
     x, y = points.astype(float).T
     return abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 

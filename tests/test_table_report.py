@@ -28,14 +28,14 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def model() -> TableModel:
-    """Of a table whose category and target have names that would run if they were not escaped."""
+    """Return the model of a table whose category and target have names that would run if they were not escaped."""
     frame = people(300).rename(columns={"cancer": HOSTILE}).replace({"clinic": {"north": "</style><img src=x>"}})
     return fit_table(frame, target=HOSTILE, population=0.01, candidates=["linear"], folds=3, leave_out=["patient"])
 
 
 @pytest.fixture(scope="module")
 def ratings() -> TableModel:
-    """Of three classes."""
+    """Return a model of three classes."""
     frame = people(300)
     frame["stage"] = np.where(frame["density"] > 1.4, "late", np.where(frame["cancer"] == "yes", "early", "none"))
     mix: dict[Hashable, float] = {"none": 0.9, "early": 0.08, "late": 0.02}
