@@ -1,52 +1,61 @@
-"""Measure how often the losses warn about a mistake, how often they warn without one, and the cost of monitoring.
+"""Measure how often the losses warn about a mistake, and how often they warn without one.
 
 Each kind of mistake is made in 20 trainings. There are 200 correct trainings, with every loss at several prevalences and
 training mixes. A training is 600 steps of a small net. Then there are 200 correct trainings in each of five designs where rows
-are correlated or a class is rare: 4,000 batches, with predictions that follow the labels. The cost is that of a step with and
-without the monitor at 256 × 100, in turn. Writes warnings_of_losses.md: a row per mistake or design, and the cost.
-
-    python benchmarks/warnings_of_losses.py --docs
+are correlated or a class is rare: 4,000 batches, with predictions that follow the labels.
 """
 
 from __future__ import annotations
 
+import os
 import random
-import statistics
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
-from report import folder, table
+from measuring import shown, table, write_pages
 from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.losses.batch import class_batch
 
-STEPS, BATCH, EXAMPLES = 600, 64, 4000
+STEPS, BATCH, EXAMPLES = int(os.environ.get("RIGHTLOSS_DRAWS", "600")), 64, 4000
 SEEDS, BATCHES = 200, 4000  # of the correlated designs
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
-    "InformationGainLoss": rl.InformationGainLoss,
-    "LogitAdjustedLoss": rl.LogitAdjustedLoss,
-    "WeightedLoss": rl.WeightedLoss,
-    "LogLikelihoodLoss": rl.LogLikelihoodLoss,
+    each.__name__: each for each in (rl.InformationGainLoss, rl.LogitAdjustedLoss, rl.WeightedLoss, rl.LogLikelihoodLoss)
 }
+WORDS = {"mix `sampling`": "mix", "mean prediction": "mean", "a softmax": "logits"}
 
 
 class Run(NamedTuple):
     """One training."""
 
-    loss: str
-    population: float
-    sampling: float  # as declared
-    share: float  # of class 1 in training
     seed: int
+    sampling: float = 0.5  # as declared
+    share: float = 0.5  # of class 1 in training
+    population: float = 0.001
+    loss: str = "InformationGainLoss"
     evidence: float = 1.0
-    last: str = ""
+    softmax: bool = False
     start: bool = False
+
+
+MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {  # the warning that each should cause, and what is wrong
+    "no positive at all, `sampling=0.5`": ("mix", {"share": 0.0}),
+    "natural mix (0.1) declared as balanced": ("mix", {"share": 0.1}),
+    "balanced mix declared as 0.3": ("mix", {"sampling": 0.3}),
+    "`evidence=0`, no start, π = 0.001": ("mean", {"evidence": 0.0}),
+    "softmax outputs as logits": ("logits", {"softmax": True}),
+}
+MIXES = ((0.5, False), (0.5, True), (0.2, False), (0.2, True), (0.02, True))
+RIGHT = [  # 200 trainings without a mistake
+    Run(seed, sampling, sampling, population, loss, start=start)
+    for seed, loss, population, (sampling, start) in product(range(100, 105), LOSSES, (0.3, 0.001), MIXES)
+]
 
 
 def kinds(run: Run) -> set[str]:
@@ -57,8 +66,7 @@ def kinds(run: Run) -> set[str]:
     x = torch.randn(EXAMPLES, 5) + 0.7 * (2 * y[:, None] - 1)
     prevalence = rl.Prevalence.binary(run.population, run.sampling, run.evidence)
     criterion = LOSSES[run.loss](prevalence)
-    last = [{"softmax": nn.Softmax(1)}[run.last]] if run.last else []
-    model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2), *last)
+    model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2), *([nn.Softmax(1)] if run.softmax else []))
     if run.start:
         rl.start_at_prevalence(model[2], prevalence)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -69,29 +77,7 @@ def kinds(run: Run) -> set[str]:
             optimizer.zero_grad()
             criterion(model(x[rows]), y[rows]).backward()
             optimizer.step()
-    words = {"mix `sampling`": "mix", "mean prediction": "mean", "a softmax": "logits"}
-    return {kind for each in caught for word, kind in words.items() if word in str(each.message)}
-
-
-def mistakes() -> dict[str, tuple[str, list[Run]]]:
-    """Return, by mistake, the warning it should cause and the trainings."""
-    gain, seeds = "InformationGainLoss", range(20)
-    return {
-        "no positive at all, `sampling=0.5`": ("mix", [Run(gain, 0.001, 0.5, 0.0, seed) for seed in seeds]),
-        "natural mix (0.1) declared as balanced": ("mix", [Run(gain, 0.001, 0.5, 0.1, seed) for seed in seeds]),
-        "balanced mix declared as 0.3": ("mix", [Run(gain, 0.001, 0.3, 0.5, seed) for seed in seeds]),
-        "`evidence=0`, no start, π = 0.001": ("mean", [Run(gain, 0.001, 0.5, 0.5, seed, evidence=0.0) for seed in seeds]),
-        "softmax outputs as logits": ("logits", [Run(gain, 0.001, 0.5, 0.5, seed, last="softmax") for seed in seeds]),
-    }
-
-
-def right() -> Iterator[Run]:
-    """Yield 200 trainings without a mistake."""
-    for seed in range(100, 105):
-        for loss in LOSSES:
-            for population in (0.3, 0.001):
-                for sampling, start in ((0.5, False), (0.5, True), (0.2, False), (0.2, True), (0.02, True)):
-                    yield Run(loss, population, sampling, sampling, seed, start=start)
+    return {kind for each in caught for word, kind in WORDS.items() if word in str(each.message)}
 
 
 def images(number: int, share: float, draw: random.Random) -> Tensor:
@@ -122,7 +108,7 @@ DESIGNS: dict[str, tuple[float, int, Callable[[int, random.Random], Tensor]]] = 
 }
 
 
-def alarms(design: str, seed: int) -> bool:
+def alarm(design: str, seed: int) -> bool:
     """Return whether the loss warns in a correct training of this design. Only batches that the monitor checks are drawn."""
     torch.set_num_threads(1)
     rate, cluster, labels = DESIGNS[design]
@@ -140,56 +126,19 @@ def alarms(design: str, seed: int) -> bool:
     return bool(caught)
 
 
-def step_seconds(watched: bool, steps: int = 1000) -> float:
-    """Return seconds per step of a linear model with 100 classes, in batches of 256."""
-    torch.manual_seed(0)
-    model, y = nn.Linear(64, 100), torch.randint(100, (256,))
-    x = torch.randn(256, 64)
-    criterion = rl.InformationGainLoss(rl.Prevalence.from_labels(torch.arange(100), [0.01] * 100))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    if not watched:
-        criterion.monitor = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rl.PrevalenceWarning)
-        begin = time.process_time()
-        for _ in range(steps):
-            optimizer.zero_grad()
-            criterion(model(x), y).backward()
-            optimizer.step()
-        return (time.process_time() - begin) / steps
-
-
-def cost() -> str:
-    torch.set_num_threads(1)
-    step_seconds(True, 50)
-    pairs = [(step_seconds(True), step_seconds(False)) for _ in range(15)]
-    ratios = sorted(watched / plain - 1 for watched, plain in pairs)
-    quarter, micro = len(ratios) // 4, statistics.median(plain for _, plain in pairs) * 1e6
-    half = f"interquartile range {ratios[quarter]:+.1%} to {ratios[-1 - quarter]:+.1%}"
-    return (
-        f"Monitoring adds {statistics.median(ratios):+.1%} to a step of 256 × 100, which takes {micro:.0f} µs of processor "
-        f"time (linear model of 64 inputs, the first 1,000 steps, one thread; median of {len(ratios)} turns, {half})."
-    )
-
-
-def main() -> None:
-    out = folder()
-    wrong, fine = mistakes(), list(right())
+def warnings_of_losses() -> str:
     rows = []
     with ProcessPoolExecutor(2) as pool:
-        for name, (kind, runs) in wrong.items():
-            found = list(pool.map(kinds, runs))
-            rows.append([name, kind, f"{sum(kind in each for each in found)} of {len(runs)}"])
-        found = list(pool.map(kinds, fine))
-        rows.append(["none: correct trainings, all losses", "any", f"{sum(bool(each) for each in found)} of {len(fine)}"])
+        for name, (kind, wrong) in MISTAKES.items():
+            found = list(pool.map(kinds, [Run(seed, **wrong) for seed in range(20)]))
+            rows.append(shown([name, kind, f"{sum(kind in each for each in found)} of {len(found)}"]))
+        alarms = [bool(each) for each in pool.map(kinds, RIGHT)]
+        rows.append(shown(["none: correct trainings, all losses", "any", f"{sum(alarms)} of {len(alarms)}"]))
         for design in DESIGNS:
-            wrongly = sum(pool.map(partial(alarms, design), range(SEEDS), chunksize=10))
-            rows.append([f"none: {design}", "any", f"{wrongly} of {SEEDS}"])
-    found_by = table(["mistake", "warning", "trainings that warn"], rows)
-    page = f"Made by `python benchmarks/warnings_of_losses.py`.\n\n{found_by}\n{cost()}\n"
-    (out / "warnings_of_losses.md").write_text(page, encoding="utf-8")
-    print(page)
+            alarms = list(pool.map(partial(alarm, design), range(SEEDS), chunksize=10))
+            rows.append(shown([f"none: {design}", "any", f"{sum(alarms)} of {SEEDS}"]))
+    return f"π and mixes by row.\n\n{table(['mistake', 'warning', 'trainings that warn'], rows)}"
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, warnings_of_losses=warnings_of_losses)
