@@ -1,0 +1,49 @@
+"""Run a comparison, or write its page: `python -m evidence NAME`. Without a name, list them."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from . import engine
+
+COMPARISONS = {  # the page's name → the module that makes it, and what it asks
+    "forgotten_start": ("forgotten_start", "what if start_at_prevalence is forgotten?"),
+}
+
+
+def comparison(name: str) -> engine.Comparison:
+    """Return the comparison that makes the page `name`."""
+    module = import_module(f"evidence.{COMPARISONS[name][0]}")
+    found: tuple[engine.Comparison, ...] = getattr(module, "COMPARISONS", None) or (module.COMPARISON,)
+    return next(each for each in found if each.name == name)
+
+
+def main() -> None:
+    names = "\n".join(f"  {name:24}{asked}" for name, (_, asked) in COMPARISONS.items())
+    parser = argparse.ArgumentParser(
+        "python -m evidence", description=f"{engine.__doc__}\nComparisons:\n\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("name", nargs="?", choices=list(COMPARISONS), metavar="NAME")
+    parser.add_argument("--docs", action="store_true", help="write the page from the stored results, run nothing")
+    parser.add_argument("--only", nargs="+", default=[], metavar="FIELD=VALUE", help="only the cells with these values")
+    parser.add_argument("--quick", action="store_true", help="few cells that are quick, for a look")
+    parser.add_argument("--engine", choices=("processes", "ray"), default="processes")
+    parser.add_argument("--workers", type=int, help="processes; one per processor by default")
+    parser.add_argument("--address", help="of a Ray cluster; one on this machine by default")
+    options = parser.parse_args()
+    if options.name is None:
+        return print(names)
+    one = comparison(options.name)
+    if options.docs:
+        return one.write_page()
+    from rightloss.study.engines import OnRay, Processes
+
+    made = OnRay(options.address, options.workers) if options.engine == "ray" else Processes(options.workers)
+    folder = engine.execute(one, options.only, options.quick, made, f"python -m evidence {one.name}")
+    print(folder / f"{one.name}.md")
+
+
+if __name__ == "__main__":
+    main()
