@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TABLES ?= .venv-tables
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PROSE := src docs benchmarks evidence examples tests README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md
-BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out benchmarks/measuring.py,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help study toy test tables fast slow extras lint notebooks bench docs dist clean
@@ -42,7 +42,7 @@ lint: $(VENV)/.test ## ruff, codespell and mypy
 	$(BIN)/mypy
 
 notebooks: $(VENV)/.test ## execute the notebooks of the documentation again, and store what they show
-	$(BIN)/python docs/make_notebooks.py
+	$(BIN)/python docs/make.py notebooks
 
 bench: $(VENV)/.bench ## every script in benchmarks/, one after the other
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done

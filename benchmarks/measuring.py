@@ -63,7 +63,7 @@ def medians(
     times: dict[str, list[float]] = {name: [] for name in calls}
 
     if apart:
-        order = [(name, repeat) for _ in range(3) for name in calls for repeat in range(warm_up + repeats // 3)]
+        order = [(name, repeat) for _ in range(3) for name in calls for repeat in range(warm_up + max(1, repeats // 3))]
     else:
         order = [(name, repeat) for repeat in range(warm_up + repeats) for name in calls]
     for name, repeat in order:

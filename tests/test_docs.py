@@ -11,7 +11,6 @@ import io
 import json
 import math
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -44,8 +43,11 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
-TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+from evidence import segmentation
+from evidence.__main__ import COMPARISONS
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
@@ -56,6 +58,17 @@ class Run:
 
     names: dict[str, Any]
     printed: list[str]
+
+
+@pytest.fixture
+def scripts() -> Any:
+    """What docs/make.py imports, by name."""
+    return lambda name: importlib.import_module(f"scripts.{name}")
+
+
+@pytest.fixture
+def charts(scripts: Any) -> Any:
+    return scripts("charts")
 
 
 def text_of(page: Path) -> str:
@@ -115,24 +128,34 @@ def test_programs_of_the_api_pages_run(page: Path, tmp_path: Path, monkeypatch: 
     run(page)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.md"))], ids=lambda page: page.stem)
-def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
-    parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
-    targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]
-    files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
-    files += [ROOT / target for target in included(text_of(page))]
-    missing = [str(file) for file in files if not file.exists()]
-    assert not missing, f"{page.name} points to files that do not exist: {missing}"
+def test_links_and_inclusions_lead_to_files() -> None:
+    missing = []
+    for page in [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.md"))]:
+        parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
+        targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]
+        files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
+        missing += [f"{page.name}: {file}" for file in [*files, *parts] if not file.exists()]
+    assert not missing, "\n".join(missing)
 
 
-@each_page
-def test_its_names_exist(page: Path) -> None:
-    names = set(re.findall(r"\brl\.(\w+)", text_of(page)))
-    if page == README:  # all names in capitals and small letters are rightloss's own
-        names |= set(re.findall(r"`([A-Z][a-z]\w+)(?:\([^`]*\))?`", prose_of(page)))
-        assert {"InformationGainLoss", "PrevalenceCorrectedClassifier"} <= names
-    missing = sorted(name for name in names if not any(hasattr(room, name) for room in (rl, rl.sklearn, rl.boosting)))
+def test_names_of_the_package_exist() -> None:
+    names = {name for page in PAGES for name in re.findall(r"\brl\.(\w+)", text_of(page))}
+    own = set(re.findall(r"`([A-Z][a-z]\w+)(?:\([^`]*\))?`", prose_of(README)))  # in capitals and small letters
+    assert {"InformationGainLoss", "PrevalenceCorrectedClassifier"} <= own
+    missing = sorted(name for name in names | own if not any(hasattr(room, name) for room in (rl, rl.sklearn, rl.boosting)))
     assert not missing, f"rightloss does not have {missing}"
+
+
+def test_commands_that_make_the_pages_exist() -> None:
+    named, missing = 0, []
+    for page in [*PAGES, *sorted((ROOT / "docs").glob("[bar]*/*.md"))]:  # benchmarks, api and results
+        text = text_of(page)
+        for script in re.findall(r"\b((?:benchmarks|docs|examples)/\w+\.py)", text):
+            named += 1
+            missing += [] if (ROOT / script).exists() else [f"{page.name}: {script}"]
+        missing += [f"{page.name}: {name}" for name in re.findall(r"-m evidence (\w+)", text) if name not in COMPARISONS]
+    assert named > 30
+    assert not missing, "\n".join(missing)
 
 
 def test_the_readme_begins_with_a_picture_and_has_three_short_programs() -> None:
@@ -182,33 +205,74 @@ def test_answers_to_questions_are_those_of_textbook_formulas() -> None:
     np.testing.assert_allclose(odds["undone"], odds["weighted"] - np.log(names["weights"]), atol=1e-6)
 
 
-def test_the_readmes_figures_are_those_of_the_results_page() -> None:
-    block = README.read_text(encoding="utf-8").split("<!-- begin toy -->")[1].split("<!-- end toy -->")[0]
-    page = text_of(ROOT / "docs" / "results" / "toy.md")
+def test_the_readmes_figures_and_the_toy_page_are_those_of_the_stored_results(charts: Any) -> None:
+    block = text_of(README).split("<!-- begin toy -->")[1].split("<!-- end toy -->")[0]
+    lost = {f"{float(row['lost']):.6f}" for row in charts.toy_rows()}
+    lost |= {f"{float(row['mean_prediction']):.5f}" for row in charts.toy_rows()}
     figures = re.findall(r"\d\.\d+(?= \|)", block)
     assert len(figures) >= 60
-    for figure in figures:
-        assert f" {figure} |" in page, f"{figure} is not in docs/results/toy.md: run docs/make_results.py"
+    assert {*figures} <= lost, "run docs/make.py results"
+    page = text_of(ROOT / "docs" / "results" / "toy.md")
+    assert not [row for row in charts.toy_rows() if f" {float(row['lost']):.6f} |" not in page]
 
 
-def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper() -> None:
-    charts = runpy.run_path(str(ROOT / "docs" / "make_charts.py"))
-    page, results = text_of(ROOT / "docs" / "results" / "toy.md"), ROOT / "docs" / "results" / "paper.json"
-    lost = {float(row["lost to best possible"]) for row in charts["rows"](page)}
-    panels = charts["toy"](page).axes
+def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper(charts: Any) -> None:
+    rows, results = charts.toy_rows(), ROOT / "docs" / "results" / "paper.json"
+    panels = charts.toy(rows).axes
     drawn = [float(x) for axis in panels for line in axis.lines if " from " in line.get_label() for x in line.get_xdata()]
-    twice = sum(row["start"] == "both" for row in charts["rows"](page))
-    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in charts["rows"](page)) + twice
-    assert {*drawn} <= lost
+    twice = sum(row["start"] == "both" for row in rows)
+    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in rows) + twice
+    assert {*drawn} <= {float(row["lost"]) for row in rows}
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
-    (axis,) = charts["verdicts"](checks).axes
-    tested = [check for check in checks if charts["is_counted"](check)]
+    (axis,) = charts.verdicts(checks).axes
+    tested = [check for check in checks if charts.is_counted(check)]
     assert sum(bar.get_width() for bar in axis.patches) == len(tested)
+
+
+def test_what_commands_and_programs_of_a_page_print_is_put_into_it(scripts: Any, tmp_path: Path) -> None:
+    text = """```python
+print(1 + 1)
+```
+
+It prints:
+
+```text
+old
+```
+
+```sh
+python -c 'print("written")' > file.txt
+cat file.txt
+```
+
+The terminal shows:
+
+```text
+old
+```
+
+```sh no-run
+false
+```
+"""
+    _, found = scripts("programs").run(text, tmp_path)
+    assert found == text.replace("old", "2", 1).replace("old", "written")
+    with pytest.raises(ValueError, match="commands that succeed"):
+        scripts("programs").run(text.replace(" no-run", ""), tmp_path)
+
+
+def test_the_risks_of_the_tutorial_follow_from_its_shares() -> None:
+    """At both ends of the interval that it shows, by moving a risk of a half."""
+    text = text_of(ROOT / "docs" / "tutorials" / "table.md")
+    shares = [float(share) for share in re.findall(r"own_mix other_bank.csv --population (\S+)", text)]
+    assert all(f" {share:g} " in text for share in shares)  # in the table of estimates
+    risks = [float(np.exp(rl.retarget(np.log([[0.5, 0.5]]), shares[0], share))[0, 1]) for share in shares[1:]]
+    assert f"risk of 0.50 has {risks[0]:.2f}\nand {risks[1]:.2f} there" in text
 
 
 @pytest.mark.long
 def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
-    """For a part: Table 1 on CT slabs, the ConvNet from π. All of it is `python docs/make_paper.py`, which trains nothing."""
+    """For a part: Table 1 on CT slabs, the ConvNet from π. All of it is `python docs/make.py paper`, which trains nothing."""
     folder = ROOT / "docs" / "results"
     assert sum(path.stat().st_size for path in (folder / "paper").iterdir()) < 20e6
     stored = read_one_file(folder / "paper" / "table1.npz")
@@ -231,8 +295,8 @@ def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
 
 def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None:
     before = README.read_bytes()
-    script = ROOT / "docs" / "make_results.py"
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
+    script = ROOT / "docs" / "make.py"
+    done = subprocess.run([sys.executable, str(script), "results", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "run `make toy` first" in done.stderr
     assert "Traceback" not in done.stderr
@@ -251,20 +315,7 @@ def test_the_likelihood_that_contributing_adds_keeps_the_contract_and_learns() -
     assert names["losses"][-1] < names["losses"][0] - 0.2
 
 
-@pytest.fixture
-def segmentation(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("segmentation")
-
-
-def test_the_page_on_segmentation_follows_from_its_stored_sums(segmentation: Any) -> None:
-    data = dict(np.load(segmentation.DOCS / "segmentation.npz"))
-    assert segmentation.page(data) == text_of(segmentation.DOCS / "segmentation.md")
-    data["sums"] = data["sums"] * np.float32(1.1)
-    assert segmentation.page(data) != text_of(segmentation.DOCS / "segmentation.md")
-
-
-def test_figures_of_segmentation_are_known_for_the_prevalence_and_for_the_truth(segmentation: Any) -> None:
+def test_figures_of_segmentation_are_known_for_the_prevalence_and_for_the_truth() -> None:
     masks = torch.zeros(3, 64, 64, dtype=torch.bool)
     masks[:, :4, :16], pi = True, 1 / 64
     test = segmentation.Planes(torch.zeros(3, 64, 64), masks, np.array(["a", "b", "b"]))

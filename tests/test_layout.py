@@ -159,11 +159,11 @@ def test_an_upward_import_is_caught_and_a_downward_one_is_not(path: str, source:
 
 
 def test_the_map_in_contributing_shows_every_file_with_its_first_sentence() -> None:
-    written = runpy.run_path(str(ROOT / "docs" / "make_map.py"))["package_map"]()
+    written = runpy.run_path(str(ROOT / "docs" / "scripts" / "package_map.py"))["package_map"]()
     shown = set(re.findall(r"^ +(\S+\.py) ", written, re.MULTILINE))
     assert shown == {file.name for file in PACKAGE.rglob("*.py")} - {"__init__.py"}
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert written in page, "run .venv/bin/python docs/make_map.py"
+    assert written in page, "run .venv/bin/python docs/make.py map"
 
 
 def test_a_file_outside_the_order_is_caught() -> None:

@@ -16,13 +16,11 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
-each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-
 
 @pytest.fixture(scope="module")
 def make() -> dict[str, Any]:
-    """The functions of docs/make_notebooks.py."""
-    return runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"))
+    """The functions of docs/scripts/notebooks.py."""
+    return runpy.run_path(str(ROOT / "docs" / "scripts" / "notebooks.py"))
 
 
 def read(path: Path) -> NotebookNode:
@@ -40,7 +38,7 @@ def texts(notebook: NotebookNode) -> list[str]:
 
 
 @pytest.mark.long
-@each_notebook
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_prints_what_is_stored(path: Path, make: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if not HAS_TORCH and "import torch" in path.read_text(encoding="utf-8"):
         pytest.skip("it trains a network")
@@ -55,25 +53,20 @@ def pictures(notebook: NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
 
 
-@each_notebook
-def test_its_page_is_made_of_what_is_stored(path: Path, make: dict[str, Any]) -> None:
-    page, images = make["page_of"](read(path), path.stem)
-    assert path.with_suffix(".md").read_text(encoding="utf-8") == page, "run .venv/bin/python docs/make_notebooks.py"
-    for name, content in images.items():
-        assert (FOLDER / name).read_bytes() == content
-
-
-@each_notebook
-def test_it_is_short_and_small_and_says_nothing_of_the_machine_it_ran_on(path: Path) -> None:
-    notebook, text = read(path), path.read_text(encoding="utf-8")
-    assert len(notebook.cells) <= 8
-    assert len(text) < 300_000
-    assert "What to do next" in notebook.cells[-1].source
-    assert not re.search(r"/(home|tmp|work|usr|Users)/|stderr|\"execution\"", text)
-    for number, cell in enumerate(notebook.cells):
-        assert cell.id == f"cell-{number}"
-
-
-def test_no_page_is_left_of_a_notebook_that_is_gone() -> None:
+def test_pages_are_made_of_what_is_stored(make: dict[str, Any]) -> None:
+    for path in NOTEBOOKS:
+        page, images = make["page_of"](read(path), path.stem)
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == page, "run .venv/bin/python docs/make.py notebooks"
+        assert all((FOLDER / name).read_bytes() == content for name, content in images.items())
     assert {page.stem for page in FOLDER.glob("*.md")} == {path.stem for path in NOTEBOOKS}
     assert len(NOTEBOOKS) == 5
+
+
+def test_they_are_short_and_small_and_say_nothing_of_the_machine_they_ran_on() -> None:
+    for path in NOTEBOOKS:
+        notebook, text = read(path), path.read_text(encoding="utf-8")
+        assert len(notebook.cells) <= 8
+        assert len(text) < 300_000
+        assert "What to do next" in notebook.cells[-1].source
+        assert not re.search(r"/(home|tmp|work|usr|Users)/|stderr|\"execution\"", text)
+        assert [cell.id for cell in notebook.cells] == [f"cell-{number}" for number in range(len(notebook.cells))]

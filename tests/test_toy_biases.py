@@ -280,7 +280,7 @@ def test_the_table_holds_every_row() -> None:
 
 
 def test_the_page_shows_the_table_with_what_is_right_in_bold(rows: dict[tuple[str, str, str], BiasRow]) -> None:
-    script = Path(__file__).parent.parent / "docs" / "make_results.py"
+    script = Path(__file__).parent.parent / "docs" / "scripts" / "studies.py"
     page = runpy.run_path(str(script))["biases_page"](list(csv.DictReader(io.StringIO(biases_csv(list(rows.values()))))))
     cells = [re.split(r"(?<!\\)\|", line) for line in page.splitlines() if line.startswith(("| curved", "| straight"))]
     assert {len(line) for line in cells} == {2 + 2 + len(SELECTIONS)}

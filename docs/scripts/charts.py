@@ -1,13 +1,11 @@
-"""Draw the charts of pages that would otherwise be tables alone, from the files that other commands wrote.
+"""Draw the charts of pages that would otherwise be tables alone, from stored results.
 
-    .venv/bin/python docs/make_charts.py
-
-Computes nothing: `toy.png` shows the table in docs/results/toy.md, `paper-verdicts.png` counts the checks in
-docs/results/paper.json. Run it after docs/make_results.py or docs/make_paper.py.
+`toy.png` shows docs/results/toy.csv, `paper-verdicts.png` counts the checks in docs/results/paper.json.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import textwrap
 from collections import Counter
@@ -20,25 +18,24 @@ from matplotlib.ticker import LogLocator
 
 from rightloss.study.summary.contract import OURS
 
-FOLDER = Path(__file__).resolve().parent / "results"
+FOLDER = Path(__file__).resolve().parent.parent / "results"
 COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00"}
 STARTS = {"population": " (from π)", "equal": " (from equal classes)"}
 NAMES = {"does not": "does not reproduce"}
-BEST, ALWAYS, BOTH, LOST = "best possible", "always saying the prevalence", "both", "lost to best possible"
+BEST, ALWAYS, BOTH = "best possible", "always saying the prevalence", "both"
 
 
-def rows(page: str) -> list[dict[str, str]]:
-    """Return the first table of a page, a dictionary for each row."""
-    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    header, body = lines[0], [line for line in lines[2:] if len(line) == len(lines[0])]
-    return [dict(zip(header, line, strict=True)) for line in body]
+def toy_rows() -> list[dict[str, str]]:
+    """Return the rows of the toy study."""
+    with open(FOLDER / "toy.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
-def toy(page: str) -> Figure:
+def toy(rows: list[dict[str, str]]) -> Figure:
     """Draw what each loss loses to the best possible answer, by population; hollow if started at equal classes."""
-    table = [row for row in rows(page) if row["method"] != BEST]
+    table = [row for row in rows if row["method"] != BEST]
     populations = list(dict.fromkeys(row["prevalence"] for row in table))
-    always = {row["prevalence"]: row[LOST] for row in table if row["method"] == ALWAYS}
+    always = {row["prevalence"]: row["lost"] for row in table if row["method"] == ALWAYS}
     methods = [name for name in dict.fromkeys(row["method"] for row in table) if name != ALWAYS]
     figure, grid = plt.subplots(-(-len(populations) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
     axes = grid.flatten()
@@ -47,7 +44,7 @@ def toy(page: str) -> Figure:
             for start, fill in {"equal": "none", "π": "full"}.items():
                 own = [row for row in table if row["prevalence"] == population and row["model"] == model]
                 own = [row for row in own if row["start"] in (start, BOTH)]
-                lost, places = zip(*((float(row[LOST]), methods.index(row["method"])) for row in own), strict=True)
+                lost, places = zip(*((float(row["lost"]), methods.index(row["method"])) for row in own), strict=True)
                 axis.plot(lost, places, marker, color=colour, fillstyle=fill, label=f"{model}, from {start}", ms=6)
         axis.axvline(float(always[population]), color="#777777", ls=":", label=ALWAYS)
         axis.set(xscale="log", title=f"prevalence {population}" if population[0] == "0" else population)
@@ -86,13 +83,8 @@ def verdicts(checks: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def main() -> None:
+def write() -> None:
     checks = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))["checks"]
-    charts = {"toy": toy((FOLDER / "toy.md").read_text(encoding="utf-8")), "paper-verdicts": verdicts(checks)}
-    for name, figure in charts.items():
+    for name, figure in {"toy": toy(toy_rows()), "paper-verdicts": verdicts(checks)}.items():
         figure.savefig(FOLDER / f"{name}.png", dpi=130)
         print(f"docs/results/{name}.png")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,24 +6,15 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "rightloss"
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it
     # without torch
-    *(
-        "extras.py",
-        "atomic_files.py",
-        "lock.py",
-        "ray_cluster.py",
-        "process_pool.py",
-        "arrays.py",
-        "solve.py",
-        "prevalence",
-        "finding_tables.py",
-    ),
-    *("serialization.py", "predictive", "calibration", "shift", "metrics", "card", "check", "sklearn", "boosting", "tabular"),
+    *("extras.py", "atomic_files.py", "lock.py", "ray_cluster.py", "process_pool.py", "arrays.py", "solve.py", "prevalence"),
+    *("finding_tables.py", "serialization.py", "predictive", "calibration", "shift", "metrics", "card", "check", "sklearn"),
+    *("boosting", "tabular"),
     # with torch
     *("tensors.py", "sampling", "likelihoods", "marginals", "losses", "inference", "layer.py", "lidc", "study", "cli"),
 )
@@ -39,11 +30,8 @@ def summary(file: Path) -> str:
 
 def lines(folder: Path, depth: int = 1) -> list[str]:
     """Return a line for each file and folder below `folder`; files first, folders after them."""
-    found = []
-    parts = (
-        [PACKAGE / name for name in ORDER] if depth == 1 else sorted(folder.iterdir(), key=lambda part: (part.is_dir(), part))
-    )
-    for part in parts:
+    found, parts = [], sorted(folder.iterdir(), key=lambda part: (part.is_dir(), part))
+    for part in parts if depth > 1 else [PACKAGE / name for name in ORDER]:
         indent = "  " * depth
         if part.suffix == ".py" and part.stem != "__init__":
             found.append(f"{indent + part.name:<{WIDTH}}{summary(part)}")
@@ -57,5 +45,5 @@ def package_map() -> str:
     return "\n".join(["```text", "src/rightloss/", *lines(PACKAGE), "```", ""])
 
 
-if __name__ == "__main__":
+def write() -> None:
     PAGE.write_text(BLOCK.sub(lambda _: package_map(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,8 +1,5 @@
 """Run the studies that check the paper's claims, and write docs/results/paper-*, which docs/paper.md includes.
 
-    .venv/bin/python docs/make_paper.py --run     # hours of one core; stop and resume at will
-    .venv/bin/python docs/make_paper.py           # everything again from the stored predictions; trains nothing
-
 Finished studies are stored as docs/results/paper/NAME.npz (predictions, offsets and traces of every run), and how they were
 made in made.json beside them. From these files alone come paper.json (commands, commits, seeds, times, checks),
 paper-claims.md, paper-trivial.md and paper-checks.md (verdicts), paper-starts-RATE.md, paper-standings-RATE.md and
@@ -11,7 +8,6 @@ paper-starts.png (every loss from both starts), and for each study paper-NAME.md
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -23,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -43,7 +40,7 @@ from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise,
 from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellPair
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "docs" / "results"
 STORED = OUT / "paper"
 RESULTS = ROOT / "results" / "paper"
@@ -105,28 +102,21 @@ def run(name: str, seeds: int, workers: int | None) -> None:
     options = [str(DATA / word) if word in (SLICES, SLABS) else word for word in STUDIES[name].split()]
     options += ["--seeds", str(seeds), "--out", str(RESULTS)]
     options += ["--workers", str(workers)] if workers else []
-    done, before = _finished_runs(), _seconds_of_children()
+    done, before = len([*RESULTS.glob("runs/*.npz")]), _seconds_of_children()
     try:
         subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
     finally:
-        if _finished_runs() != done:
+        if len([*RESULTS.glob("runs/*.npz")]) != done:
             STORED.mkdir(exist_ok=True)
             notes = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
             earlier = notes.get(name, {"commit": "", "cpu_minutes": 0.0})
-            commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), _commit()])
+            command = ["git", "rev-parse", "--short", "HEAD"]
+            here = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), here])
             minutes = round(earlier["cpu_minutes"] + (_seconds_of_children() - before) / 60, 1)
             notes[name] = {"commit": ", ".join(commits), "cpu_minutes": minutes}
             write_whole(made, json.dumps(notes, indent=1) + "\n")
     write_one_file(read_study(RESULTS), STORED / f"{name}.npz")
-
-
-def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return found.stdout.strip()
-
-
-def _finished_runs() -> int:
-    return len([*RESULTS.glob("runs/*.npz")])
 
 
 def _seconds_of_children() -> float:
@@ -312,13 +302,8 @@ def details(study: Study) -> str:
         f"{'; '.join(reductions(study.config)) or 'nothing'}."
     )
     full = [to_markdown(table) for table in tables(study.summary) if table.name not in ("checks", "standings")]
-    return f"{made}\n\n{folded('All figures, with intervals', (chr(10) * 2).join(full))}\n"
-
-
-def folded(title: str, content: str) -> str:
-    """Return an admonition that opens on a click."""
-    lines = [f"    {line}" if line else "" for line in content.splitlines()]
-    return "\n".join([f'??? note "{title}"', "", *lines])
+    lines = indent("\n\n".join(full), "    ").rstrip("\n")
+    return f'{made}\n\n??? note "All figures, with intervals"\n\n{lines}\n'
 
 
 def reductions(config: StudyConfig) -> Iterator[str]:
@@ -332,11 +317,8 @@ def reductions(config: StudyConfig) -> Iterator[str]:
 
 
 def _words(value: Any) -> str:
-    return (
-        ", ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in value)
-        if isinstance(value, tuple)
-        else str(value)
-    )
+    values = value if isinstance(value, tuple) else (str(value),)
+    return ", ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)
 
 
 def write_pages(studies: Sequence[Study]) -> None:
@@ -382,24 +364,11 @@ def _renamed(text: str) -> str:
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"with --run: some of {', '.join(STUDIES)}; all by default")
-    parser.add_argument("--run", action="store_true", help="run the studies, and write no page")
-    parser.add_argument("--seeds", type=int, default=1, help="with --run: repetitions; more can be added later")
-    parser.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
-    chosen = parser.parse_args()
-    if chosen.names and not chosen.run:
-        parser.error("names of studies are for --run: the page shows all of them")
-    if not chosen.run:
-        write_pages(stored_studies())
-        return
-    missing = [name for name in (SLICES, SLABS) if not (DATA / name).exists()]
-    if missing:
-        parser.error(f"expected {', '.join(missing)} in {DATA}: name the folder by RIGHTLOSS_DATA")
-    for name in chosen.names or STUDIES:
-        run(name, chosen.seeds, chosen.workers)
-
-
-if __name__ == "__main__":
-    main()
+def run_all(names: Sequence[str], seeds: int, workers: int | None) -> None:
+    """Run studies, by default all."""
+    if unknown := sorted(set(names) - set(STUDIES)):
+        raise ValueError(f"Expected some of {', '.join(STUDIES)}, but got {', '.join(unknown)}.")
+    if missing := [name for name in (SLICES, SLABS) if not (DATA / name).exists()]:
+        raise ValueError(f"Expected {', '.join(missing)} in {DATA}: name the folder by RIGHTLOSS_DATA.")
+    for name in names or STUDIES:
+        run(name, seeds, workers)

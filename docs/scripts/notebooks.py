@@ -1,6 +1,4 @@
-"""Execute the notebooks, store them with their outputs, and write the page of each: Markdown and pictures.
-
-    .venv/bin/python docs/make_notebooks.py [NOTEBOOK …]      # all of docs/notebooks/ by default
+"""Execute notebooks, store them with their outputs, and write the page of each: Markdown and pictures.
 
 Each runs from top to bottom in a fresh kernel of this Python. What would differ from run to run (times, ids, versions) is left
 out, so that a notebook only changes when its program or its figures do. Pages are made here, and not by a plugin, so that the
@@ -11,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import re
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-FOLDER = Path(__file__).resolve().parent / "notebooks"
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -81,12 +79,7 @@ def store(path: Path, notebook: NotebookNode) -> None:
         (path.parent / file).write_bytes(content)
 
 
-def main() -> None:
-    given = [Path(each) for each in sys.argv[1:]]
+def write(given: Sequence[Path]) -> None:
     for path in given or sorted(FOLDER.glob("*.ipynb")):
         store(path, execute(path))
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
-
-
-if __name__ == "__main__":
-    main()
