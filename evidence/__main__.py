@@ -8,7 +8,20 @@ from importlib import import_module
 from . import engine
 
 COMPARISONS = {  # the page's name → the module that makes it, and what it asks
-    "forgotten_start": ("forgotten_start", "what if start_at_prevalence is forgotten?"),
+    "claim": ("claim", "which correction for a prevalence should be the default, on 24 data sets?"),
+    "claim_why": ("claim_why", "why corrections differ, on two closed-form populations"),
+    "corrections": ("corrections", "which correction of a fitted classifier, on thirteen tables?"),
+    "unlabelled": ("unlabelled", "what do unlabelled rows add to few labelled ones, if π is known?"),
+    "unlabelled_1000": ("unlabelled", "… to 1,000 labelled rows of each class"),
+    "unlabelled_unknown": ("unlabelled", "… if π is not known"),
+    "unlabelled_evidence": ("unlabelled", "… if the mean prediction on them is held at π"),
+    "unlabelled_harm": ("unlabelled_harm", "… if they are of another kind"),
+    "unlabelled_efficiency": ("unlabelled_efficiency", "how close do unlabelled rows come to the semiparametric bound?"),
+    "unlabelled_shift_test": ("unlabelled_shift_test", "how often does the test of unlabelled rows warn?"),
+    "boosting": ("boosting", "the boosting objectives, against the same boosters corrected afterwards"),
+    "label_frequencies": ("label_frequencies", "a batch's label frequencies, or the declared ones, in the loss?"),
+    "forgotten_start": ("forgotten_start", "what if `start_at_prevalence` is forgotten?"),
+    "prevalence_estimates": ("prevalence_estimates", "error and speed of prevalence estimates, against other packages"),
 }
 
 

@@ -23,9 +23,10 @@ To add a comparison, write evidence/NAME.py with
     COMPARISON = Comparison("NAME", cells, run, tables, draw)
 
 and evidence/pages/NAME.md: the words, a Jinja template that names those pieces, `{{ made }}` (by which command, at which
-commit), and `{{ command }}`, `{{ commit }}` apart. Add NAME to `COMPARISONS` in __main__.py. Where all rows are too many to keep, `reduced(rows)`
-returns those to keep (means over draws, say) and the pieces that need the others; both are stored. Other scripts read results by
-`stored("NAME").rows`, or pandas.read_parquet. tests/test_evidence.py checks that every stored file yields its page.
+commit), and `{{ command }}`, `{{ commit }}` apart. Add NAME to `COMPARISONS` in __main__.py. Where all rows are too many to
+keep, `reduced(rows)` returns those to keep (means over draws, say) and the pieces that need the others; both are stored. Other
+scripts read results by `stored("NAME").rows`, or pandas.read_parquet. tests/test_evidence.py checks that every stored file
+yields its page.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ class Stored:
 
     @cached_property
     def made(self) -> str:
-        return f"Made by `{self.about['command']}` at commit {self.about['commit']}"
+        was = f", then `{self.about['was']}`," if "was" in self.about else ""
+        return f"Made by `{self.about['command']}`{was} at commit {self.about['commit']}"
 
     def write(self, name: str, folder: Path = DOCS) -> None:
         """Write NAME.parquet, whole or not at all."""
