@@ -7,6 +7,7 @@ from importlib import import_module
 
 from . import engine
 
+LIDC = ("features", "contours", "slices", "metadata")
 COMPARISONS = {  # the page's name → the module that makes it, and what it asks
     "claim": ("claim", "which correction for a prevalence should be the default, on 24 data sets?"),
     "claim_why": ("claim_why", "why corrections differ, on two closed-form populations"),
@@ -22,6 +23,18 @@ COMPARISONS = {  # the page's name → the module that makes it, and what it ask
     "label_frequencies": ("label_frequencies", "a batch's label frequencies, or the declared ones, in the loss?"),
     "forgotten_start": ("forgotten_start", "what if `start_at_prevalence` is forgotten?"),
     "prevalence_estimates": ("prevalence_estimates", "error and speed of prevalence estimates, against other packages"),
+    "posterior_lidc_features": ("posterior_lidc", "posteriors by the scale of their prior, on the nodules' columns"),
+    "posterior_lidc_slabs": ("posterior_lidc", "… of the last layer of a ConvNet"),
+    "posterior_logistic": ("posterior_logistic", "means and deviations of one posterior by each method"),
+    "posterior_calibration": ("posterior_calibration", "is the corrected posterior calibrated?"),
+    "posterior_auxiliary": ("posterior_auxiliary", "does q_ψ(w) follow the weights in variational inference?"),
+    "posterior_cost": ("posterior_cost", "what a posterior costs, against one training"),
+    "prior_choice": ("prior_choice", "the prior's scale by Laplace's evidence, against a grid on held-out rows"),
+    "segmentation": ("segmentation", "losses for segmentation on CT, from patches to whole slabs"),
+    **{f"lidc_auc_{name}": ("lidc_auc", f"AUC of plain cross-entropy on LIDC-IDRI: {name}") for name in LIDC},
+    "marginal_bias": ("marginals", "the bias of a minibatch's marginal and of its gradient"),
+    "auxiliary_marginal": ("marginals", "how closely a network that reads the weights follows the exact marginal"),
+    "toy_fresh_seeds": ("toy_fresh_seeds", "the toy study's linear results, on seeds that chose no setting"),
 }
 
 

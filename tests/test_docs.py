@@ -46,8 +46,8 @@ PAGES = [
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
-from evidence import segmentation
-from evidence.__main__ import COMPARISONS
+from evidence import segmentation  # noqa: E402
+from evidence.__main__ import COMPARISONS  # noqa: E402
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 

@@ -24,8 +24,8 @@ from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, L
 from rightloss.inference.nuts import _potential, _space, nuts
 from rightloss.inference.posterior import Posterior, posterior_of
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-import posterior_calibration as calibration
+sys.path.append(str(Path(__file__).parent.parent))
+from evidence import posterior_calibration as calibration
 
 nuts_file = sys.modules["rightloss.inference.nuts"]  # the name in the package is that of the function
 
@@ -298,7 +298,15 @@ def test_the_tests_of_ranks_detect_ranks_that_are_not_uniform() -> None:
 def test_ranks_of_the_truth_are_uniform_under_the_corrected_likelihood_alone() -> None:
     *_, corrected, uncorrected = calibration.LIKELIHOODS
     first = 1000 * SEED
-    right = np.array([calibration.ranks_of(corrected, first + number).ranks for number in range(100)])
-    wrong = np.array([calibration.ranks_of(uncorrected, first + number).ranks for number in range(20)])
+    right, wrong = (
+        np.array(
+            [
+                [row[each] for each in calibration.RANKED]
+                for number in range(count)
+                for row in calibration.run(calibration.Cell(name, first + number))
+            ]
+        )
+        for name, count in ((corrected, 100), (uncorrected, 20))
+    )
     assert min(min(calibration.p_values(column)) for column in right.T) > 1e-4
     assert max(calibration.p_values(wrong[:, 1])) < 1e-6

@@ -3,29 +3,43 @@
 An MLP on 2,000 balanced examples of two Gaussian classes. In the second half of the training, 50 times, 20 draws of the
 weights are taken from the current q(w). For each, KL[p(·|w) ‖ q] in nats is computed, both as class mixes at the reference,
 with p(·|w) exact over all training data. The expected log-likelihood of new test data at the prevalence is compared with that
-of training with the exact marginal. Writes posterior_auxiliary.md: a row per π, reference and marginal.
+of training with the exact marginal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
-from report import folder, table
 from torch import Tensor, nn
 
 import rightloss as rl
-from rightloss.inference import Distribution, LogPosterior, log_posterior
+from rightloss.inference import Distribution, LogPosterior, log_posterior, variational
 from rightloss.inference.distributions import Layout
-from rightloss.inference.vi.elbo import following, variational
 from rightloss.study.toy.population import TwoGaussians
+
+from .engine import Comparison
+from .pages import table
 
 STEPS, TIMES, DRAWS, BATCH, PER_CLASS = 2000, 50, 20, 128, 1000
 MOST, SHARE = 1e-2, 0.02  # nats; of the expected log-likelihood
 MARGINALS = ("exact", "auxiliary", "auxiliary, reads the weights", "running", "batch")
+
+
+class Cell(NamedTuple):
+    population: float
+    reference: str
+    marginal: str
+
+
+def cells(quick: bool) -> Iterator[Cell]:
+    yield from (Cell(*each) for each in product((0.05,) if quick else (0.05, 0.001), ("ρ", "π"), MARGINALS))
 
 
 class Plain:
@@ -54,8 +68,7 @@ class Watcher:
         layout = Layout.of(self.target.parameters())
         for vector in q.sample(DRAWS, self.stream):
             params = layout.unflatten(vector)
-            exact = self.target.log_marginal(params, self.data).log_softmax(0)
-            log_q = self.value(params).log_softmax(0)
+            exact, log_q = (each.log_softmax(0) for each in (self.target.log_marginal(params, self.data), self.value(params)))
             self.divergences.append(float((exact.exp() * (exact - log_q)).sum()))
 
     def value(self, params: dict[str, Tensor]) -> Tensor:
@@ -73,16 +86,17 @@ def target_of(name: str, prevalence: rl.Prevalence, reference: np.ndarray, data:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
     rl.start_at_prevalence(model[-1], prevalence)
+    how: dict[str, Any] = {"reference": reference, "num_data": len(data[1])}
+    if name == "exact":
+        return log_posterior(model, prevalence, pool=data, **how)
     make: dict[str, Callable[[], Any]] = {
         "auxiliary, reads the weights": lambda: rl.AuxiliaryMarginal(model),
         "running": lambda: Plain(rl.RunningMarginal()),
         "batch": rl.BatchMarginal,
     }
-    if name == "exact":
-        return log_posterior(model, prevalence, reference=reference, pool=data, num_data=len(data[1]))
-    marginal = make[name]() if name in make else None
-    target = log_posterior(model, prevalence, marginal=marginal, reference=reference, num_data=len(data[1]))
+    target = log_posterior(model, prevalence, marginal=make[name]() if name in make else None, **how)
     # `variational` does this itself with the default marginal; done here to have access to q_ψ
+    following = sys.modules[variational.__module__].following  # type: ignore[attr-defined]
     return following(target, target.parameters(), data, torch.Generator().manual_seed(0))
 
 
@@ -91,49 +105,36 @@ def rows_of(population: TwoGaussians, per_class: int, seed: int) -> tuple[Tensor
     return torch.from_numpy(x).float(), torch.from_numpy(y)
 
 
-def run(name: str, positive: float, paper: bool) -> tuple[list[float], float]:
-    """Return the divergences, and the expected log-likelihood at the prevalence."""
-    population = TwoGaussians(positive)
-    data, prevalence = rows_of(population, PER_CLASS, 0), population.prevalence.with_evidence(0.0)
-    target = target_of(name, prevalence, prevalence.population if paper else prevalence.sampling, data)
-    watcher = Watcher(target, data)
-    posterior = variational(target, data, steps=STEPS, batch_size=BATCH, watch=None if name == "exact" else watcher)
-    x, y = rows_of(population, 10_000, 1)
-    log_probs = posterior.predict(x, samples=100).log_probs
-    gains = log_probs.gather(1, y[:, None]).squeeze(1).double()
-    by_class = [float(gains[y == label].mean()) for label in (0, 1)]
-    return watcher.divergences, float(prevalence.population @ by_class)
-
-
-def main() -> None:
+def run(cell: Cell) -> list[dict[str, Any]]:
+    """Return the divergences' mean, 95 % quantile and largest, and the expected log-likelihood at the prevalence."""
     torch.set_num_threads(1)
-    rows, missed = [], []
-    for positive in (0.05, 0.001):
-        for paper in (False, True):
-            exact = float("nan")
-            for name in MARGINALS:
-                divergences, log_likelihood = run(name, positive, paper)
-                exact = log_likelihood if name == "exact" else exact
-                away = abs(log_likelihood / exact - 1)
-                figures = ["–"] * 3
-                if divergences:
-                    found = torch.tensor(divergences)
-                    figures = [f"{float(each):.1e}" for each in (found.mean(), found.quantile(0.95), found.max())]
-                if name == "auxiliary" and (max(divergences) > MOST or away > SHARE):
-                    missed.append((positive, paper))
-                rows.append([f"{positive:g}", "π" if paper else "ρ", name, *figures, f"{log_likelihood:.5f}", f"{away:.1%}"])
-                print(rows[-1], flush=True)
+    population = TwoGaussians(cell.population)
+    data, prevalence = rows_of(population, PER_CLASS, 0), population.prevalence.with_evidence(0.0)
+    target = target_of(cell.marginal, prevalence, prevalence.population if cell.reference == "π" else prevalence.sampling, data)
+    watcher = Watcher(target, data)
+    watch = None if cell.marginal == "exact" else watcher
+    posterior = variational(target, data, steps=STEPS, batch_size=BATCH, watch=watch)
+    x, y = rows_of(population, 10_000, 1)
+    gains = torch.as_tensor(posterior.predict(x, samples=100).log_probs).gather(1, y[:, None]).squeeze(1).double()
+    found = torch.tensor(watcher.divergences or [float("nan")])
+    divergences = {"mean": float(found.mean()), "most": float(found.max()), "high": float(found.quantile(0.95))}
+    by_class = [float(gains[y == label].mean()) for label in (0, 1)]
+    return [{**divergences, "log_likelihood": float(prevalence.population @ by_class)}]
+
+
+def tables(rows: pd.DataFrame) -> dict[str, str]:
+    exact = rows[rows["marginal"] == "exact"].set_index(["population", "reference"])["log_likelihood"]
+    away = (rows["log_likelihood"] / [exact[row.population, row.reference] for row in rows.itertuples()] - 1).abs()
+    missed = rows[(rows["marginal"] == "auxiliary") & ((rows["most"] > MOST) | (away > SHARE))]
+    verdict = f"not reached in {len(missed)} cases" if len(missed) else "reached"
+    lines = [
+        [f"{row.population:g}", row.reference, row.marginal]
+        + [f"{each:.1e}".replace("nan", "–") for each in (row.mean, row.high, row.most)]
+        + [f"{row.log_likelihood:.5f}", f"{off:.1%}"]
+        for row, off in zip(rows.itertuples(index=False), away, strict=True)
+    ]
     header = ["π", "reference", "marginal", "mean KL", "95 % quantile", "largest", "expected log-lik.", "from exact"]
-    verdict = "reached" if not missed else f"not reached in all cases: {missed}"
-    page = (
-        f"Made by `python benchmarks/posterior_auxiliary.py`. Aim for the auxiliary marginal: largest "
-        f"KL below {MOST:g} nats, and expected log-likelihood within {SHARE:.0%} of the exact marginal's: {verdict}.\n\n"
-        f"{table(header, rows)}"
-    )
-    out = folder()
-    (out / "posterior_auxiliary.md").write_text(page)
-    print(page)
+    return {"table": table(header, lines), "verdict": verdict}
 
 
-if __name__ == "__main__":
-    main()
+COMPARISON = Comparison("posterior_auxiliary", cells, run, tables)

@@ -8,44 +8,30 @@ the slope, the intercept and the log posterior density. Draws are importance sam
 Three kinds of knowledge of π have a likelihood of their own. *Exact*: the posterior gets the population's π, with
 `evidence="exact"`. *Counted*: π as precisely as from N people counted by class, κ = 1; weights from the prior are accepted
 with the probability that N people split as the sample does. *Dirichlet*: π ~ Beta, and the posterior gets that distribution;
-given π it is exact. For comparison: κ = 1 where π is exact, the published likelihood, and none. Writes
-posterior_calibration.md (a row per likelihood) and posterior_calibration.png.
-
-    python benchmarks/posterior_calibration.py --docs
-    python benchmarks/posterior_calibration.py --data-sets 40 --workers 2
-    python benchmarks/posterior_calibration.py --docs --resume  # after an interruption
+given π it is exact. For comparison: κ = 1 where π is exact, the published likelihood, and none.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import statistics
-import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
+import pandas as pd
 import torch
-from report import ROOT, table
 from scipy import stats
 from torch import Tensor, nn
 
 from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence
-from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference import LogPosterior, Posterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import DenseGaussian, Layout, Particles
-from rightloss.inference.posterior import Posterior, posterior_of
+from rightloss.inference.posterior import posterior_of
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from .engine import Comparison
+from .pages import axes, table
 
 N = 100  # examples of a data set, half of each class
 DRAWS, BINS = 31, 16  # 32 ranks, two per bin
@@ -57,13 +43,6 @@ SURVEYED = 50  # α of the Dirichlet distributions sums to this
 SEED = 1_000_000  # keeps the random numbers of the draws separate from those of the data
 LEVEL = 0.01  # over all tests of a likelihood
 RANKED = ("slope", "intercept", "log density")
-
-
-class Ranks(NamedTuple):
-    """Ranks of the true values, each from 0 to `DRAWS`, with the effective sample size of the proposals."""
-
-    ranks: tuple[int, ...]
-    size: float
 
 
 def truth(generator: torch.Generator) -> dict[str, Tensor]:
@@ -154,24 +133,33 @@ LIKELIHOODS = {
 }
 
 
-def ranks_of(name: str, number: int) -> Ranks:
-    """Return the ranks in data set `number`."""
+class Cell(NamedTuple):
+    likelihood: str
+    seed: int
+
+
+def cells(quick: bool) -> Iterator[Cell]:
+    yield from (Cell(*each) for each in product(LIKELIHOODS, range(20 if quick else 300)))
+
+
+def run(cell: Cell) -> list[dict[str, Any]]:
+    """Return the ranks of the true values, each from 0 to `DRAWS`, and the effective sample size of the proposals."""
     torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(number)
-    counted = LIKELIHOODS[name] is counted_mix
+    generator, likelihood = torch.Generator().manual_seed(cell.seed), LIKELIHOODS[cell.likelihood]
+    counted = likelihood is counted_mix
     params = (counted_truth if counted else truth)(generator)
     data = biased_sample((at_sampling if counted else ill)(params), N, generator)
-    target = LIKELIHOODS[name](params, data).with_data(N, lambda: data[0])
-    posterior = sampled(target, data, SEED + number)
-    if LIKELIHOODS[name] is dirichlet:  # rows sampled by class are the same for any π, if the intercept moves with it
-        ill_ones, others = np.random.default_rng(number).gamma(surveyed(params))
+    target = likelihood(params, data).with_data(N, lambda: data[0])
+    posterior = sampled(target, data, SEED + cell.seed)
+    if likelihood is dirichlet:  # rows sampled by class are the same for any π, if the intercept moves with it
+        ill_ones, others = np.random.default_rng(cell.seed).gamma(surveyed(params))
         moved = math.log(ill_ones / others) - math.log(surveyed(params)[0] / surveyed(params)[1])
         params = {**params, "bias": params["bias"] + moved}
-    draws = posterior.sample(DRAWS, torch.Generator().manual_seed(SEED + number))
+    draws = posterior.sample(DRAWS, torch.Generator().manual_seed(SEED + cell.seed))
     both = {name: torch.cat([draws[name], value[None]]) for name, value in params.items()}
     quantities = torch.stack([both["weight"].flatten(), both["bias"].flatten(), log_density(target, both, data)], 1)
-    ranks = (quantities[:-1] < quantities[-1]).sum(0)
-    return Ranks(tuple(ranks.tolist()), posterior.record["effective_sample_size"])
+    ranks = (quantities[:-1] < quantities[-1]).sum(0).tolist()
+    return [{**dict(zip(RANKED, ranks, strict=True)), "size": posterior.record["effective_sample_size"]}]
 
 
 @torch.no_grad()
@@ -225,27 +213,6 @@ def around_mode(target: LogPosterior, data: Any) -> Posterior:
     return posterior_of(target, DenseGaussian(vector.detach(), vectors * values.clamp_min(1.0).rsqrt()))
 
 
-def all_ranks(name: str, kept: Path, data_sets: int, workers: int) -> list[Ranks]:
-    """Read the saved ranks, compute the missing ones and append them to the file; return all."""
-    found = [Ranks(*json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
-    begin = time.perf_counter()
-    with kept.open("a") as file:
-        for each in _mapped(partial(ranks_of, name), range(len(found), data_sets), workers):
-            found.append(each)
-            print(json.dumps(each), file=file, flush=True)
-            if len(found) % 25 == 0:
-                print(f"{name}: {len(found)} of {data_sets}, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
-    return found[:data_sets]
-
-
-def _mapped(call: Callable[[int], Ranks], numbers: range, workers: int) -> Iterator[Ranks]:
-    if workers == 1:
-        yield from map(call, numbers)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(call, numbers)
-
-
 def p_values(ranks: np.ndarray) -> tuple[float, float]:
     """Return the p-values of uniform ranks by χ² over bins and by Kolmogorov-Smirnov, for ranks jittered over (0, 1)."""
     counts = np.bincount(ranks * BINS // (DRAWS + 1), minlength=BINS)
@@ -253,86 +220,39 @@ def p_values(ranks: np.ndarray) -> tuple[float, float]:
     return float(stats.chisquare(counts).pvalue), float(stats.kstest(spread, "uniform").pvalue)
 
 
-def picture(found: dict[str, np.ndarray], path: Path) -> None:
-    figure, axes = plt.subplots(len(found), len(RANKED), figsize=(9, 2.3 * len(found)), layout="constrained", squeeze=False)
-    for row, (name, ranks) in zip(axes, found.items(), strict=True):
-        expected = len(ranks) / BINS
-        low, high = stats.binom.ppf([0.005, 0.995], len(ranks), 1 / BINS)
-        for axis, quantity, column in zip(row, RANKED, ranks.T, strict=True):
-            axis.hist(column, np.arange(0, DRAWS + 2, (DRAWS + 1) // BINS) - 0.5, color="0.75", edgecolor="white")
+def tables(rows: pd.DataFrame) -> dict[str, str]:
+    """Return whether ranks are uniform, by the smallest p-value of all tests of a likelihood (Bonferroni), and all tests."""
+    lines, verdicts = [], []
+    for name, part in rows.groupby("likelihood", sort=False):
+        tests = {each: p_values(part[each].to_numpy()) for each in RANKED}
+        found = [(p, test, each) for each, both in tests.items() for test, p in zip(("χ²", "KS"), both, strict=True)]
+        p, test, quantity = min(found)
+        each = LEVEL / len(found)
+        says = "uniformity is rejected" if p < each else "uniformity is not rejected"
+        least = f"the smallest p is {p:.2g} ({test}, {quantity})"
+        verdicts.append(f"- {name}: {says}; {least}, against {each:.2g} for {LEVEL:.0%} over {len(found)} tests.")
+        means = ", ".join(f"{part[each].mean() / DRAWS:.2f}" for each in RANKED)
+        size = f"{part['size'].median():.0f}, {part['size'].min():.0f}"
+        lines.append([str(name), str(len(part)), *(f"{chi:.2g} / {ks:.2g}" for chi, ks in tests.values()), means, size])
+    header = ["likelihood", "data sets", *(f"{each}: p of χ² / of KS" for each in RANKED)]
+    header += ["mean ranks, as shares of the highest", "effective sample size, median and least"]
+    return {"verdicts": "\n".join(verdicts), "table": table(header, lines)}
+
+
+def draw(rows: pd.DataFrame) -> Any:
+    """Draw histograms of the ranks, a row for each likelihood, with the band of 99 % of uniform ranks."""
+    names = list(rows["likelihood"].unique())
+    figure, grid = axes(len(names), len(RANKED), (9, 2.3 * len(names)), 150, squeeze=False)
+    for row, name in zip(grid, names, strict=True):
+        part = rows[rows["likelihood"] == name]
+        low, high = stats.binom.ppf([0.005, 0.995], len(part), 1 / BINS)
+        for axis, quantity in zip(row, RANKED, strict=True):
+            axis.hist(part[quantity], np.arange(0, DRAWS + 2, (DRAWS + 1) // BINS) - 0.5, color="0.75", edgecolor="white")
             axis.axhspan(low, high, color="tab:blue", alpha=0.15)
-            axis.axhline(expected, color="tab:blue", linewidth=1)
+            axis.axhline(len(part) / BINS, color="tab:blue", linewidth=1)
             axis.set(xlabel=f"rank of the true {quantity}", xlim=(-0.5, DRAWS + 0.5))
         row[1].set_title(name.replace("\\", ""), fontsize=9)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
-def verdict(name: str, ranks: np.ndarray) -> str:
-    """Report whether the ranks `(data sets, quantities)` are uniform, by the smallest p-value of all tests (Bonferroni)."""
-    found = [
-        (p, test, quantity)
-        for quantity, column in zip(RANKED, ranks.T, strict=True)
-        for test, p in zip(("χ²", "KS"), p_values(column), strict=True)
-    ]
-    p, test, quantity = min(found)
-    each = LEVEL / len(found)
-    says = "uniformity is rejected" if p < each else "uniformity is not rejected"
-    least = f"the smallest p is {p:.2g} ({test}, {quantity})"
-    return f"- {name}: {says}; {least}, against {each:.2g} for {LEVEL:.0%} over {len(found)} tests.\n"
-
-
-def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
-    rows, verdicts = [], ""
-    for name, each in found.items():
-        ranks = np.array([one.ranks for one in each])
-        verdicts += verdict(name, ranks)
-        tests = [f"{chi:.2g} / {ks:.2g}" for chi, ks in (p_values(column) for column in ranks.T)]
-        means = [f"{column.mean() / DRAWS:.2f}" for column in ranks.T]
-        tests.insert(0, str(len(each)))
-        size = f"{statistics.median(one.size for one in each):.0f}, {min(one.size for one in each):.0f}"
-        rows.append([name, *tests, ", ".join(means), size])
-    header = [
-        "likelihood",
-        "data sets",
-        *(f"{each}: p of χ² / of KS" for each in RANKED),
-        "mean ranks, as shares of the highest",
-    ]
-    return (
-        f"Made by `python benchmarks/posterior_calibration.py`: up to {data_sets} data sets of {N} examples, {DRAWS} draws "
-        f"each, from {PROPOSALS} importance samples. Uniform ranks have a mean of 0.50 and p-values that are not small. "
-        "With κ = 1, π is known as precisely as from N people counted by class. If π is given exactly, that intercept is too "
-        "wide: with class counts fixed by design, the variance is smaller by 1/n₀ + 1/n₁ (Prentice and Pyke 1979), which is "
-        'the likelihood of `evidence="exact"`.\n\n'
-        f"{verdicts}\n{table([*header, 'effective sample size, median and least'], rows)}"
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
-    parser.add_argument("--data-sets", type=int, default=300)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--resume", action="store_true", help="resume an interrupted run of the same code")
-    parser.add_argument("--kept", action="store_true", help="run nothing: write the page from saved results")
-    options = parser.parse_args()
-    kept_in = ROOT / "benchmarks/out"
-    out = ROOT / "docs/benchmarks" if options.docs else kept_in
-    for folder in (out, kept_in):
-        folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[Ranks]] = {}
-    for name, likelihood in LIKELIHOODS.items():
-        kept = kept_in / f"posterior_calibration_{likelihood.__name__}.jsonl"
-        if not (options.resume or options.kept):
-            kept.unlink(missing_ok=True)
-        wanted = len(kept.read_text().splitlines()) if options.kept else options.data_sets
-        found[name] = all_ranks(name, kept, wanted, options.workers)
-        text = page(found, options.data_sets)
-        (out / "posterior_calibration.md").write_text(text, encoding="utf-8")
-        picture(
-            {each: np.array([one.ranks for one in some]) for each, some in found.items()}, out / "posterior_calibration.png"
-        )
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+COMPARISON = Comparison("posterior_calibration", cells, run, tables, draw)

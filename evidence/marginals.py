@@ -12,24 +12,22 @@ while weights change in training and when they are sampled around a fit. The exa
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-import matplotlib
+import pandas as pd
 import torch
-from matplotlib.figure import Figure
-from measuring import shown, table, write_pages
 from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.marginals import MinibatchEstimate
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from .engine import Comparison
+from .pages import axes, table
 
 BATCHES, DRAWS = [8, 16, 32, 64, 128, 256], 2000
-STEPS, BATCH, SPREAD = int(os.environ.get("RIGHTLOSS_DRAWS", "3000")), 128, 0.3
-WARM_UP = STEPS // 3
+STEPS, WARM_UP, BATCH, SPREAD = 3000, 1000, 128, 0.3
+REFERENCES = {"population": ("k-o", "r = π, as published"), "sampling": ("k--s", "r = ρ, the default")}
 
 
 def terms(reference: str) -> tuple[Tensor, Tensor]:
@@ -47,36 +45,47 @@ def terms(reference: str) -> tuple[Tensor, Tensor]:
     return own, own[:, None] * scores.flatten(1)
 
 
-def bias(reference: str, batch: int) -> tuple[float, float, float]:
+class BiasCell(NamedTuple):
+    reference: str
+    batch: int
+
+
+def bias_cells(quick: bool) -> Iterator[BiasCell]:
+    yield from (BiasCell(reference, batch) for reference in REFERENCES for batch in BATCHES)
+
+
+def bias(cell: BiasCell) -> list[dict[str, Any]]:
     """Return the bias of log m, and of the gradient with q = m and with exact q (norm over weights, relative to ‖∇‖)."""
-    own, moved = terms(reference)
+    own, moved = terms(cell.reference)
     exact, gradient = own.mean(), moved.mean(0) / own.mean()
-    rows = torch.randint(len(own), (DRAWS, batch), generator=torch.Generator().manual_seed(batch))
+    rows = torch.randint(len(own), (DRAWS, cell.batch), generator=torch.Generator().manual_seed(cell.batch))
     m, summed = own[rows].mean(1), moved[rows].mean(1)
-    errors = [((each.mean(0) - gradient).norm() / gradient.norm()).item() for each in (summed / m[:, None], summed / exact)]
-    return float((m.log() - exact.log()).mean()), errors[0], errors[1]
+    errors = [float((each.mean(0) - gradient).norm() / gradient.norm()) for each in (summed / m[:, None], summed / exact)]
+    return [{"log_m": float((m.log() - exact.log()).mean()), "own": 100 * errors[0], "given": 100 * errors[1]}]
 
 
-def marginal_bias() -> tuple[str, Figure]:
-    rows = []
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for reference, style, words in (("population", "k-o", "r = π, as published"), ("sampling", "k--s", "r = ρ, the default")):
-        value, own, given = zip(*(bias(reference, batch) for batch in BATCHES), strict=True)
-        for batch, of_log, of_own, of_exact in zip(BATCHES, value, own, given, strict=True):
-            rows.append([words, str(batch), f"{of_log:+.4f}", f"{100 * of_own:.1f} %", f"{100 * of_exact:.1f} %"])
-        axes[0].plot(BATCHES, value, style, label=words)
-        axes[1].plot(BATCHES, [100 * each for each in own], style, label=f"{words}: q = the batch's own")
-        exact = [100 * each for each in given]
-        axes[1].plot(BATCHES, exact, style[1:], color="0.65", label=f"{words}: q exact (noise of the mean)")
-    for axis, label in zip(
-        axes, ("bias of log p(rarest class | w), nats", "bias of its gradient, % of its length"), strict=True
-    ):
+def bias_tables(rows: pd.DataFrame) -> dict[str, str]:
+    lines = [
+        [REFERENCES[row.reference][1], str(row.batch), f"{row.log_m:+.4f}", f"{row.own:.1f} %", f"{row.given:.1f} %"]
+        for row in rows.itertuples()
+    ]
+    header = ["reference", "batch", "bias of log m", "gradient bias, q = m", f"q exact (noise of {DRAWS} draws)"]
+    return {"table": table(header, lines)}
+
+
+def draw_bias(rows: pd.DataFrame) -> Any:
+    figure, (left, right) = axes(1, 2, (9, 3.4), 150)
+    for reference, (style, words) in REFERENCES.items():
+        part = rows[rows["reference"] == reference]
+        left.plot(BATCHES, part["log_m"], style, label=words)
+        right.plot(BATCHES, part["own"], style, label=f"{words}: q = the batch's own")
+        right.plot(BATCHES, part["given"], style[1:], color="0.65", label=f"{words}: q exact (noise of the mean)")
+    for axis, label in ((left, "bias of log p(rarest class | w), nats"), (right, "bias of its gradient, % of its length")):
         axis.set(xscale="log", xlabel="examples in a minibatch", ylabel=label)
         axis.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
         axis.minorticks_off()
         axis.legend(frameon=False, fontsize=7)
-    header = ["reference", "batch", "bias of log m", "gradient bias, q = m", f"q exact (noise of {DRAWS} draws)"]
-    return f"three classes.\n\n{table(header, rows)}", figure
+    return figure
 
 
 class Problem(NamedTuple):
@@ -158,26 +167,51 @@ def sampled(k: int) -> Curves:
     return curves
 
 
-def auxiliary_marginal() -> tuple[str, Figure]:
-    rows = []
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), sharey=True, layout="constrained")
-    moves, samples = (training, "weights that move", 1e-3), (sampled, "weights that are sampled", 1e-2)
-    cases = [(*each, k) for each in (moves, samples) for k in (2, 5)]
-    for axis, (run, words, target, k) in zip(axes, cases, strict=True):
-        for curve, name, style in zip(torch.tensor(run(k)).T, ("running", "auxiliary"), ("0.7", "k"), strict=True):
-            late = curve[WARM_UP:]
-            axis.plot(curve.clamp_min(1e-8).unfold(0, 25, 25).mean(1).repeat_interleave(25), color=style, label=name)
-            figures = [f"{float(each):.1e}" for each in (late.mean(), late.quantile(0.95), late.max())]
-            below = f"{100 * float((late < target).float().mean()):.0f} %"
-            rows.append(shown([words, str(k), name, *figures, f"{target:.0e}", below]))
-        axis.axhline(target, color="k", linestyle=":", linewidth=1, label="target")
-        axis.axvline(WARM_UP, color="k", linestyle="--", linewidth=0.5, label="end of warm-up")
-        axis.set(yscale="log", title=f"{words}, K = {k}", xlabel="training step", ylim=(1e-7, 3e-1))
-    axes[0].set_ylabel("KL[exact ‖ q], nats (mean of 25 steps)")
-    axes[0].legend(frameon=False, fontsize=8)
+WAYS = {"weights that move": (training, 1e-3), "weights that are sampled": (sampled, 1e-2)}  # and the target, in nats
+
+
+class FollowCell(NamedTuple):
+    weights: str
+    classes: int
+
+
+def follow_cells(quick: bool) -> Iterator[FollowCell]:
+    yield from (FollowCell(weights, k) for weights in WAYS for k in (2, 5))
+
+
+def follow(cell: FollowCell) -> list[dict[str, Any]]:
+    """Return the divergences of every step."""
+    found = WAYS[cell.weights][0](cell.classes)
+    return [{"running": running, "auxiliary": auxiliary} for running, auxiliary in found]
+
+
+def follow_tables(rows: pd.DataFrame) -> dict[str, str]:
+    lines = []
+    for (weights, k), part in rows.groupby(["weights", "classes"], sort=False):
+        target = WAYS[weights][1]
+        for name in ("running", "auxiliary"):
+            late = part[name].iloc[WARM_UP:]
+            figures = [f"{each:.1e}" for each in (late.mean(), late.quantile(0.95), late.max())]
+            lines.append([weights, str(k), name, *figures, f"{target:.0e}", f"{100 * (late < target).mean():.0f} %"])
     header = ["weights", "K", "marginal", "mean KL after warm-up", "95 % quantile", "largest", "target", "steps below target"]
-    return f"minibatches of {BATCH}.\n\n{table(header, rows)}", figure
+    return {"table": table(header, lines)}
 
 
-if __name__ == "__main__":
-    write_pages(__doc__, marginal_bias=marginal_bias, auxiliary_marginal=auxiliary_marginal)
+def draw_follow(rows: pd.DataFrame) -> Any:
+    figure, panels = axes(1, 4, (13, 3.2), 150, sharey=True)
+    for axis, ((weights, k), part) in zip(panels, rows.groupby(["weights", "classes"], sort=False), strict=True):
+        for name, style in (("running", "0.7"), ("auxiliary", "k")):
+            by_25 = part[name].clip(1e-8).to_numpy().reshape(-1, 25).mean(1).repeat(25)
+            axis.plot(by_25, color=style, label=name)
+        axis.axhline(WAYS[weights][1], color="k", linestyle=":", linewidth=1, label="target")
+        axis.axvline(WARM_UP, color="k", linestyle="--", linewidth=0.5, label="end of warm-up")
+        axis.set(yscale="log", title=f"{weights}, K = {k}", xlabel="training step", ylim=(1e-7, 3e-1))
+    panels[0].set_ylabel("KL[exact ‖ q], nats (mean of 25 steps)")
+    panels[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+COMPARISONS = (
+    Comparison("marginal_bias", bias_cells, bias, bias_tables, draw_bias),
+    Comparison("auxiliary_marginal", follow_cells, follow, follow_tables, draw_follow),
+)
