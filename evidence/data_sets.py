@@ -345,14 +345,14 @@ TWO_CLASSES = tuple(SOURCES)[:13]  # real tables with two classes
 MORE = tuple(SOURCES)[15:]  # several classes, by year, closed forms
 
 
-def describe(names: Iterable[str], all_columns: bool = False) -> list[list[str]]:
-    """Return a row per set: name, what the last class is, source; on request rows, columns, positives and their share, too."""
+def describe(names: Iterable[str], sizes: bool = False) -> list[list[str]]:
+    """Return a row per set: name, what the last class is, source; on request rows, columns, positives and share, too."""
     rows = []
     for name in names:
         _, counts, positive, origin = SOURCES[name]
-        sizes: list[str] = []
-        if all_columns:
+        columns: list[str] = []
+        if sizes:
             share = f"{100 * counts[-1] / sum(counts):.2g} %"
-            sizes = [f"{sum(counts):,}", str(load(name).x.shape[1]), f"{counts[-1]:,}", share]
-        rows.append([name, *sizes, positive, origin])
+            columns = [f"{sum(counts):,}", str(load(name).x.shape[1]), f"{counts[-1]:,}", share]
+        rows.append([name, *columns, positive, origin])
     return rows

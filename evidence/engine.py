@@ -141,7 +141,7 @@ class Stored:
 
     @cached_property
     def made(self) -> str:
-        was = f", then `{self.about['was']}`," if "was" in self.about else ""
+        was = f" (it was `{self.about['was']}`)" if "was" in self.about else ""
         return f"Made by `{self.about['command']}`{was} at commit {self.about['commit']}"
 
     def write(self, name: str, folder: Path = DOCS) -> None:

@@ -1,11 +1,9 @@
-"""Train one small classifier by every loss side by side, on one draw of labelled rows: ours, and every rival.
+"""Train one small classifier by every loss side by side, on one draw of labelled rows.
 
 Stage: `Rows` (labelled, validation, test), `Job`s → `Kept`: for each loss and population the net that was best on validation.
 
-The nets are the stacked ones of unlabelled_methods.py: jobs share their start, their minibatches and their budget, and only the
-loss differs. A job with K classes has K − 1 outputs, its log-odds against class 0. All logits are at the minibatches' own
-mix ρ; `+ log π − log ρ` moves them to any population. A loss that does not depend on π is trained once, and has its best step
-chosen for every π.
+A job with K classes has K − 1 outputs, its log-odds against class 0. All logits are at the minibatches' own mix ρ; + log π −
+log ρ moves them to any population. A loss that does not depend on π is trained once, and has its best step chosen for every π.
 """
 
 from __future__ import annotations
@@ -18,13 +16,16 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from unlabelled_methods import EARLY, LABELLED, LOOK, MEMORY, RATES, STEPS, UNLABELLED, Kind, Nets, learning_rate
+
+from rightloss import BatchMarginal, Prevalence, information_gain_loss, logit_adjusted_loss, weighted_loss
+
+from .nets import EARLY, LABELLED, LOOK, MEMORY, STEPS, UNLABELLED, Kind, Nets
+from .streams import flipped
 
 Family = Literal["weighted", "focal", "by x", "gain"]
 FAMILIES: tuple[Family, ...] = ("weighted", "focal", "by x", "gain")
 DECAYS: dict[Kind, tuple[float, ...]] = {"linear": (1e-3, 3e-2), "MLP": (3e-3,), "ConvNet": (1e-3,)}
-FOCUS = 2.0  # γ of the focal loss
-MEMBERS = 5  # nets of an ensemble
+FOCUS, MEMBERS = 2.0, 5  # γ of the focal loss; nets of an ensemble
 
 
 class Rows(NamedTuple):
@@ -57,51 +58,34 @@ class Loss(NamedTuple):
     """A loss: its family, the mix r it is taken in, and its options.
 
     Attributes:
-        family: "weighted" (−(r/ρ) log p_r), "focal", "by x" (weights that depend on x alone), or "gain".
+        family: "weighted" (−(r/ρ) log p_r), "focal", "by x" (weights that depend on x alone), or "gain" (r = ρ, running q).
         reference: 0 for r = ρ, 1 for r = π, between them the normalised geometric mean ρ^(1−t) π^t.
         kappa: evidence of the gain.
-        running: whether the gain's marginal is a running mean, or that of the minibatch.
-        start: whether the output's bias starts at π.
         power: of the weights by x; 0 for weights by uncertainty.
     """
 
     family: Family
     reference: float = 0.0
     kappa: float = 0.0
-    running: bool = True
-    start: bool = True
     power: float = 0.0
 
     @property
     def depends(self) -> bool:
         """Return whether training depends on π."""
-        return self.reference > 0 or not self.start or self.power > 0
+        return self.reference > 0 or self.power > 0
 
 
-LOGIT_ADJUSTED = "logit-adjusted"
-FREE = {
+LOGIT_ADJUSTED, GAIN = "logit-adjusted", "gain, r = ρ, κ = 0"
+LOSSES = {
     LOGIT_ADJUSTED: Loss("weighted"),  # and cross-entropy corrected afterwards: the same path from this start
     "focal": Loss("focal"),
-    "gain, r = ρ, κ = 0": Loss("gain"),
+    GAIN: Loss("gain"),
     "gain, r = ρ, κ = 0.1": Loss("gain", kappa=0.1),
     "by uncertainty": Loss("by x"),
+    "weighted": Loss("weighted", 1.0),
+    "half weighted": Loss("weighted", 0.5),
+    "by x, half": Loss("by x", power=0.5),
 }
-WEIGHTED = {"weighted": Loss("weighted", 1.0)}
-CORE = {"half weighted": Loss("weighted", 0.5), "by x, half": Loss("by x", power=0.5)}
-SCREENED = {
-    "gain as published": Loss("gain", 1.0, running=False, start=False),
-    "… with start": Loss("gain", 1.0, running=False),
-    "… running": Loss("gain", 1.0, start=False),
-    "… r = ρ": Loss("gain", running=False, start=False),
-    "gain, r = π, κ = 0": Loss("gain", 1.0),
-    "gain, r = π, κ = 0.1": Loss("gain", 1.0, 0.1),
-    "gain, r = π, κ = 1": Loss("gain", 1.0, 1.0),
-    "gain, r between, κ = 0": Loss("gain", 0.5),
-    "gain, r between, κ = 1": Loss("gain", 0.5, 1.0),
-    "logit-adjusted, no start": Loss("weighted", start=False),
-    "by x": Loss("by x", power=1.0),
-}
-LOSSES = {**FREE, **WEIGHTED, **CORE, **SCREENED}
 
 
 @dataclass(frozen=True)
@@ -118,26 +102,15 @@ class Job:
         return LOSSES[self.name]
 
 
-def jobs_of(kind: Kind, populations: int, core_at: Sequence[int], screened_at: Sequence[int], ensembles: bool) -> list[Job]:
-    """Return the jobs, by family.
-
-    Args:
-        kind: of net.
-        populations: how many there are; the weighted loss is trained at each.
-        core_at: the places of those that other losses are trained at, if it matters to them.
-        screened_at: the same of the losses that are screened; empty where they are not run.
-        ensembles: whether logit adjustment has `MEMBERS` nets.
-    """
+def jobs_of(kind: Kind, populations: int, trained_at: Sequence[int], ensembles: bool) -> list[Job]:
+    """Return the jobs, by family: the weighted loss at each population, others that depend on it at those of `trained_at`."""
     found = []
     for name, loss in LOSSES.items():
-        told: Sequence[int | None] = screened_at if name in SCREENED else core_at if loss.depends else [None]
-        told = range(populations) if name in WEIGHTED else told
+        places = range(populations) if name == "weighted" else trained_at
+        told: Sequence[int | None] = places if loss.depends else [None]
         members = range(MEMBERS if ensembles and name == LOGIT_ADJUSTED else 1)
         found += [Job(name, place, decay, member) for place in told for decay in DECAYS[kind] for member in members]
     return sorted(found, key=lambda job: FAMILIES.index(job.loss.family))
-
-
-# --- losses of a stack of jobs -----------------------------------------------------------------------------------------------
 
 
 class Stack:
@@ -150,26 +123,12 @@ class Stack:
         self.reference = torch.softmax((1 - power) * sampling.log() + power * told.log(), 1)  # (jobs, K)
         self.importance, self.beta = told / sampling, self.reference / sampling
         self.log_offset = self.reference.log() - sampling.log()
-        self.columns = {family: _columns(jobs, family) for family in FAMILIES}
+        ends = [sum(FAMILIES.index(job.loss.family) <= place for job in jobs) for place in range(len(FAMILIES))]
+        self.columns = {name: slice(a, b) for name, a, b in zip(FAMILIES, [0, *ends], ends, strict=False)}
         gains = jobs[self.columns["gain"]]
         self.kappa = torch.tensor([[job.loss.kappa] for job in gains])
-        self.running = torch.tensor([[job.loss.running] for job in gains])
         self.power = torch.tensor([job.loss.power for job in jobs[self.columns["by x"]]])
-        self.sum = torch.zeros(len(gains), len(sampling))
-        self.steps = 0
-
-    def starts(self) -> Tensor:
-        """Return where the biases start `(jobs, K − 1)`: at ρ, which is π in the population; at 0 there without a start."""
-        rates = torch.stack(
-            [
-                self.sampling if job.loss.start else self.sampling / told
-                for job, told in zip(self.jobs, self._told(), strict=True)
-            ]
-        ).log()
-        return rates[:, 1:] - rates[:, :1]
-
-    def _told(self) -> Tensor:
-        return self.importance * self.sampling
+        self.sum, self.steps = torch.zeros(len(gains), len(sampling)), 0
 
     def losses(self, z: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each job `(jobs,)`, up to a constant; its gradient is exact. z is `(rows, jobs, K)`."""
@@ -186,7 +145,9 @@ class Stack:
         if not len(self.kappa):
             return found
         marginal = (self.beta[where].T[y][:, :, None] * table[:, where].exp()).mean(0)  # (gains, K)
-        q = self.remember(marginal.detach())
+        self.steps += 1  # q: the running mean, as `RunningMarginal` has it
+        self.sum = MEMORY * self.sum + (1 - MEMORY) * marginal.detach()
+        q = self.sum / (1 - MEMORY**self.steps)
         excess = torch.bincount(y, minlength=len(self.sampling)) / len(y) - self.kappa * self.reference[where]
         return torch.cat([found[: where.start], found[where] + (excess / q * marginal).sum(1)])
 
@@ -202,31 +163,11 @@ class Stack:
         weights = torch.where(self.power > 0, importance**self.power, 1 - (p * p).sum(2))
         return weights / weights.mean(0)
 
-    def remember(self, marginal: Tensor) -> Tensor:
-        """Return q: the minibatch's own marginal, or the running mean with it, as `RunningMarginal` has it."""
-        self.steps += 1
-        self.sum = MEMORY * self.sum + (1 - MEMORY) * marginal
-        return torch.where(self.running, self.sum / (1 - MEMORY**self.steps), marginal)
-
-
-def _columns(jobs: Sequence[Job], family: Family) -> slice:
-    places = [place for place, job in enumerate(jobs) if job.loss.family == family]
-    assert places == list(range(places[0], places[-1] + 1)) if places else True
-    start = places[0] if places else sum(FAMILIES.index(job.loss.family) < FAMILIES.index(family) for job in jobs)
-    return slice(start, start + len(places))
-
-
-# --- training ----------------------------------------------------------------------------------------------------------------
-
 
 class Kept(NamedTuple):
-    """The nets that were best on validation.
+    """The nets that were best on validation: stacked in the order of `names` (method, place of the population, member).
 
-    Attributes:
-        names: method, place of the population it is judged at, and member of an ensemble.
-        nets: stacked in the order of the names.
-        sampling: ρ, at which their logits are.
-        steps: which step each is of.
+    `sampling` is ρ, at which their logits are; `steps` and `decays` are those of each.
     """
 
     names: list[tuple[str, int, int]]
@@ -241,26 +182,23 @@ class Kept(NamedTuple):
         return torch.log_softmax(_classes(nets.predict(x), len(self.sampling)).double(), 2)
 
 
-def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = False, steps: int | None = None) -> Kept:
+def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = False, steps: int = STEPS) -> Kept:
     """Train all jobs with Adam, and keep for each job and population the weights best on the validation rows at it.
 
-    Args:
-        kind: of net.
-        rows: the draw.
-        jobs: what is trained, sorted by family.
-        seed: of starts and minibatches.
-        natural: whether minibatches are of `x_natural`, as rows are met, or of equally many rows of each class.
-        steps: the budget.
+    With `natural`, minibatches are of `x_natural`, as rows are met, instead of equally many rows of each class.
     """
     generator = torch.Generator().manual_seed(seed)
-    steps, size = steps or STEPS[kind], rows.populations.shape[1]
+    size = rows.populations.shape[1]
     sampling = rows.as_met if natural else torch.full((size,), 1 / size)
-    stack = Stack(jobs, rows.populations, sampling)
-    nets = Nets(kind, rows.x.shape[1:], stack.starts().flatten(), generator)
-    _other_starts(nets, jobs, size, seed)
+    stack, start = Stack(jobs, rows.populations, sampling), sampling.log()  # ρ at ρ is π in the population
+    nets = Nets(kind, rows.x.shape[1:], (start[1:] - start[0]).repeat(len(jobs)), generator)
+    for member in range(1, MEMBERS):  # of an ensemble: starts of their own
+        places = [place for place, job in enumerate(jobs) if job.member == member]
+        other = Nets(kind, nets.shape, torch.zeros(1), torch.Generator().manual_seed(1_000 * member + seed))
+        for own, new in zip(nets.weights, other.weights, strict=True):
+            own.data[_outputs(places, size)] = new.data
     decay = torch.tensor([job.decay for job in jobs]).repeat_interleave(size - 1)
-    optimizer = torch.optim.Adam(nets.parameters, RATES[kind], (0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate((step + 1) / steps))
+    optimizer, schedule = nets.optimizer(steps)
     best = Best(nets, jobs, rows, sampling)
     for step in range(1, steps + 1):
         x, y = _natural(rows, generator) if natural else _balanced(rows, size, generator)
@@ -274,45 +212,27 @@ def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = 
     return best.chosen()
 
 
-def _other_starts(nets: Nets, jobs: Sequence[Job], size: int, seed: int) -> None:
-    """Give the further members of an ensemble starts of their own."""
-    for member in range(1, MEMBERS):
-        places = [place for place, job in enumerate(jobs) if job.member == member]
-        if places:
-            other = Nets(nets.kind, _input_shape(nets), torch.zeros(1), torch.Generator().manual_seed(1_000 * member + seed))
-            for own, new in zip(nets.weights, other.weights, strict=True):
-                own.data[_outputs(places, size)] = new.data
-
-
-def _input_shape(nets: Nets) -> torch.Size:
-    return torch.Size(nets.weights[0].shape[1:] if nets.kind == "linear" else nets.weights[0].shape[2:])
-
-
 def _classes(z: Tensor, size: int) -> Tensor:
     """Return logits `(rows, jobs, K)` of outputs `(rows, jobs · (K − 1))`; those of class 0 are 0."""
     return F.pad(z.unflatten(1, (-1, size - 1)), (1, 0))
 
 
 def _outputs(places: Sequence[int], size: int) -> Tensor:
-    return (torch.tensor(places)[:, None] * (size - 1) + torch.arange(size - 1)).flatten()
+    return (torch.tensor(places, dtype=torch.long)[:, None] * (size - 1) + torch.arange(size - 1)).flatten()
 
 
 def _balanced(rows: Rows, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return a minibatch of equally many rows of each class: the labelled part of `unlabelled_methods.minibatch`."""
+    """Return a minibatch of equally many rows of each class: the labelled part of `streams.minibatch`."""
     each = min(2 * LABELLED // size, int(torch.bincount(rows.y).min()))
     places = [torch.nonzero(rows.y == k)[:, 0] for k in range(size)]
     chosen = torch.cat([own[torch.randperm(len(own), generator=generator)[:each]] for own in places])
     torch.randint(1_000, (UNLABELLED,), generator=generator)  # the draw of unlabelled rows there
-    return _flipped(rows.x[chosen], generator), rows.y[chosen]
+    return flipped(rows.x[chosen], generator), rows.y[chosen]
 
 
 def _natural(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     chosen = torch.randperm(len(rows.y_natural), generator=generator)[: 2 * LABELLED]
-    return _flipped(rows.x_natural[chosen], generator), rows.y_natural[chosen]
-
-
-def _flipped(x: Tensor, generator: torch.Generator) -> Tensor:
-    return x.flip([dim for dim in (2, 3) if torch.rand((), generator=generator) < 0.5]) if x.ndim == 4 else x
+    return flipped(rows.x_natural[chosen], generator), rows.y_natural[chosen]
 
 
 def expected(log_p: Tensor, y: Tensor, population: Tensor) -> Tensor:
@@ -327,9 +247,8 @@ class Best:
     def __init__(self, nets: Nets, jobs: Sequence[Job], rows: Rows, sampling: Tensor) -> None:
         self.jobs, self.rows, self.sampling = jobs, rows, sampling
         every = range(len(rows.populations))
-        pairs = [
-            (place, at) for place, job in enumerate(jobs) for at in (every if job.population is None else [job.population])
-        ]
+        told = [every if job.population is None else [job.population] for job in jobs]
+        pairs = [(place, at) for place, each in enumerate(told) for at in each]
         self.job, self.at = (torch.tensor(each) for each in zip(*pairs, strict=True))
         self.outputs = _outputs(self.job.tolist(), len(sampling))
         self.nets = nets.some(self.outputs)
@@ -359,3 +278,19 @@ class Best:
         nets = self.nets.some(_outputs(places, len(self.sampling)))
         decays = [self.jobs[int(self.job[place])].decay for place in places]
         return Kept(list(best), nets, self.sampling, self.step[places], decays)
+
+
+def check_losses() -> None:
+    """Assert that the stacked losses have the library's gradients, where the library has them."""
+    y, pi = torch.arange(42) % 3, torch.tensor([[0.7, 0.2, 0.1], [0.9, 0.09, 0.01]])
+    z = 2 * torch.randn(42, 3, 3, generator=torch.Generator().manual_seed(0))
+    ours = z.clone().requires_grad_()
+    Stack([Job(name, 1, 0.0) for name in (LOGIT_ADJUSTED, "weighted", GAIN)], pi, torch.full((3,), 1 / 3)).losses(
+        ours, y
+    ).sum().backward()
+    known = Prevalence(pi[1].tolist(), evidence=0.0)
+    for place, loss in enumerate((logit_adjusted_loss, weighted_loss, information_gain_loss)):
+        logits = (z[:, place] + (pi[1] * 3).log()).requires_grad_()
+        options = {"marginal": BatchMarginal()} if loss is information_gain_loss else {}
+        loss(logits, y, known, **options).backward()  # type: ignore[operator]
+        torch.testing.assert_close(ours.grad[:, place], logits.grad)  # type: ignore[index]
