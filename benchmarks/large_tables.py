@@ -139,10 +139,7 @@ def table_stream() -> str:
         killer.join()
         if not filecmp.cmp(at / "here.parquet", at / "ray.parquet", shallow=False):
             raise SystemExit("the file made on Ray differs")
-    lines = [
-        [each, f"{wall:.0f}", f"{processor:.0f}", f"{1e6 * processor / count:.1f}", f"{peak:.2f}"]
-        for each, (wall, processor, peak) in costs.items()
-    ]
+    lines = [[each, f"{a:.0f}", f"{b:.0f}", f"{1e6 * b / count:.1f}", f"{peak:.2f}"] for each, (a, b, peak) in costs.items()]
     words = f"{count:,} rows × 5 columns, {busy()}. With Ray, the figures are those of the command's own process, without the "
     words += "workers. The file made on Ray, with a worker killed on the way, is the same to the bit."
     return f"{words}\n\n{table(['command', 'wall, s', 'processor, s', 'processor, µs per row', 'peak memory, GB'], lines)}"

@@ -34,14 +34,13 @@ def step(criterion: Criterion, logits: Tensor, target: Tensor) -> None:
     criterion(logits, target).backward()
 
 
-def steady(loss: Any, k: int, **options: Any) -> Any:
+def steady(loss: Any) -> Any:
     """Return the loss as it is after the first batches: without its monitor, which looks at all of the first 16.
 
     Of the first 1,000 batches it looks at about 90, each for the cost of a forward pass; the row of the small net has it.
     """
-    made = loss(prevalence_of(k), **options)
-    made.monitor = None
-    return made
+    loss.monitor = None
+    return loss
 
 
 def prevalence_of(k: int) -> rl.Prevalence:
@@ -52,7 +51,8 @@ def prevalence_of(k: int) -> rl.Prevalence:
 def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], object]]:
     """Return what a user could train with instead."""
     k = logits.shape[1]
-    log_offset = -torch.tensor(prevalence_of(k).log_weights).float()
+    prevalence = prevalence_of(k)
+    log_offset = -torch.tensor(prevalence.log_weights).float()
     focal = MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
 
     def naive(logits: Tensor, target: Tensor) -> Tensor:  # the formula with torch's own functions and q = the batch's marginal
@@ -62,9 +62,9 @@ def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], object]
 
     losses: dict[str, Criterion] = {
         "cross-entropy": F.cross_entropy,
-        "information gain": steady(rl.InformationGainLoss, k),
-        "weighted": steady(rl.WeightedLoss, k),
-        "logit-adjusted": steady(rl.LogitAdjustedLoss, k),
+        "information gain": steady(rl.InformationGainLoss(prevalence)),
+        "weighted": steady(rl.WeightedLoss(prevalence)),
+        "logit-adjusted": steady(rl.LogitAdjustedLoss(prevalence)),
         "naive formula": naive,
         "MONAI focal": lambda z, y: focal(z, y[:, None]),
         "kornia focal": kornia.losses.FocalLoss(alpha=None, gamma=2.0, reduction="mean"),
@@ -87,9 +87,10 @@ def by_size() -> str:
         for name in COMPARED:
             ratios = [f"{times[name] / times['cross-entropy']:.2f}" for times in both if name in times]
             cells.append(" / ".join(ratios) or "–")
-        forget, names = partial(setattr, logits, "grad", None), ("information gain", "cross-entropy")
-        memory = [peak_extra_bytes(calls[name], forget) if n * k >= 1_000_000 else math.nan for name in names]
-        rows.append(shown([*cells, f"{memory[0] / memory[1]:.2f}".replace("nan", "–")]))
+        if n * k >= 1_000_000:
+            forget = partial(setattr, logits, "grad", None)
+            ours, plain = (peak_extra_bytes(calls[name], forget) for name in ("information gain", "cross-entropy"))
+        rows.append(shown([*cells, f"{ours / plain:.2f}" if n * k >= 1_000_000 else "–"]))
     header = ["logits", "cross-entropy in turn, ms", "apart, ms", *(f"{name}, in turn / apart" for name in COMPARED)]
     return table([*header, "information gain, peak memory"], rows)
 
@@ -99,11 +100,11 @@ def by_pixel() -> str:
     torch.manual_seed(0)
     logits, target = torch.randn(4, 5, 256, 256, requires_grad=True), torch.randint(5, (4, 256, 256))
     target[:, :20] = 255
-    ours = steady(rl.InformationGainLoss, 5, ignore_index=255)
-    calls = [partial(step, each, logits, target) for each in (partial(F.cross_entropy, ignore_index=255), ours)]
-    rows = []
+    ours = steady(rl.InformationGainLoss(prevalence_of(5), ignore_index=255))
+    losses, rows = {"plain": partial(F.cross_entropy, ignore_index=255), "ours": ours}, []
+    calls = {name: partial(step, loss, logits, target) for name, loss in losses.items()}
     for words in ("in turn", "apart"):
-        plain, own = medians(dict(zip(("plain", "ours"), calls, strict=True)), 30, words == "apart").values()
+        plain, own = medians(calls, 30, words == "apart").values()
         rows.append([f"4×5×256×256, ignore_index, {words}", f"{1e3 * plain:.2f}", f"{1e3 * own:.2f}", f"{own / plain:.2f}"])
     return table(["segmentation", "cross-entropy, ms", "ours, ms", "time ratio"], rows)
 
@@ -141,7 +142,7 @@ def large_nets() -> str:
         ("ResNet-18, 32×3×96×96", resnet, torch.randn(32, 3, 96, 96), torch.randint(10, (32,)), 10),
         ("MONAI U-Net, dense labels 4×5×256×256", unet, torch.randn(4, 1, 256, 256), torch.randint(5, (4, 256, 256)), 5),
     ):
-        losses = {"plain": F.cross_entropy, "ours": steady(rl.InformationGainLoss, k)}
+        losses = {"plain": F.cross_entropy, "ours": steady(rl.InformationGainLoss(prevalence_of(k)))}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         calls = {each: partial(training, model, loss, optimizer, x, y) for each, loss in losses.items()}
         plain, own = medians(calls, 25).values()
@@ -151,9 +152,8 @@ def large_nets() -> str:
 
 
 def loss_overhead() -> str:
-    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads, medians"
-    parts = "\n".join([by_size(), by_pixel(), small_net(), large_nets()])
-    return f"{machine}, losses without their monitor unless said.\n\n{parts}"
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads, medians, losses without their monitor unless said"
+    return f"{machine}.\n\n{by_size()}\n{by_pixel()}\n{small_net()}\n{large_nets()}"
 
 
 if __name__ == "__main__":

@@ -63,8 +63,7 @@ def covered(classes: int, rare: float, name: str, held_out: int = ROWS) -> Tenso
     mix = torch.tensor([(1 - rare) / (classes - 1)] * (classes - 1) + [rare], dtype=torch.float64)
     generator, found = torch.Generator().manual_seed(7), []
     for _ in range(CASES):
-        log_probs, _ = drawn(mix, ROWS, overconfident, generator)
-        pair = drawn(equal, held_out, overconfident, generator)
+        (log_probs, _), pair = (drawn(*each, overconfident, generator) for each in ((mix, ROWS), (equal, held_out)))
         try:
             given = None if options.get("calibration") == "assumed" else pair
             estimate = estimate_prevalence(log_probs, equal, held_out=given, **options)
@@ -97,9 +96,9 @@ def prevalence_coverage() -> str:
         shares = [100 * covered(2, rare, name, number)[:, 1].mean() for name in (CALIBRATED, "BBSE")]
         few.append(shown([str(number), f"{rare:g}", *(f"{share:.1f} %" for share in shares)]))
     sizes = ", ".join(f"{rejected(number):.3f} with {number:,} held-out rows" for number in (5000, 10_000))
-    header = ["method", "K", "π", "class K covered", "mean over classes", "mean width, class K"]
     return (
-        f"{CASES:,} cases a row, so ± 0.7 % is one standard error.\n\n{table(header, rows)}"
+        f"{CASES:,} cases a row, so ± 0.7 % is one standard error.\n\n"
+        f"{table(['method', 'K', 'π', 'class K covered', 'mean over classes', 'mean width, class K'], rows)}"
         "\n\nWith few held-out rows of two equal classes, the last class is covered in (refused cases are left out):\n\n"
         f"{table(['held-out rows', 'π', 'EM, temperature and biases', 'BBSE'], few)}\n\n"
         f"`label_shift_test` at 5 %, one row in a thousand of the rare class in both sets, rejects {sizes}.\n"
@@ -144,8 +143,8 @@ def prevalence_stream() -> str:
                 rows.append(shown([f"{size:,}", f"{size * 8 / 1e6:,.0f}", region, *cells]))
             path.unlink()
     header = ["predictions", "MB on disk", "region", "class 1 (true 0.01)", "Newton steps", "seconds"]
-    words = "float32, one thread. Up to 4 · 10⁶ rows the ratios are kept in memory."
-    return f"{words}\n\n{table([*header, 'peak memory over baseline, MB'], rows)}"
+    header += ["peak memory over baseline, MB"]
+    return f"float32, one thread. Up to 4 · 10⁶ rows the ratios are kept in memory.\n\n{table(header, rows)}"
 
 
 if __name__ == "__main__":

@@ -63,11 +63,8 @@ def ours(loss: str, covariance: str, penalty: str | None = None, survey: str = "
         counts = found + 0.5, SURVEY - found + 0.5
         pi: Any = {"": RATE, "uncertain": Prevalence.beta(*counts), "known": counts[0] / sum(counts)}[survey]
         model: Any = InformationGainClassifier(pi, loss=loss, penalty=penalty).fit(x, y)  # type: ignore[arg-type]
-        frame, risks = model.summary(covariance).frame, model.predict_interval(PERSON, covariance)
-        low, high = (
-            np.append(frame[name], special.logit(risk[0, 1])) for name, risk in zip(("low", "high"), risks, strict=True)
-        )
-        return low, high
+        frame, (low, high) = model.summary(covariance).frame, model.predict_interval(PERSON, covariance)
+        return np.append(frame["low"], special.logit(low[0, 1])), np.append(frame["high"], special.logit(high[0, 1]))
 
     return method
 
