@@ -405,17 +405,15 @@ def reduced(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
     cells = compared(rows)
     small = cells.assign(**{f"{to} ±": (cells[f"{to}_high"] - cells[f"{to}_low"]) / 2 for to in ("over_guess", "to_best")})
     kept = ["set", "population", *MODEL, "correction", *FIGURES, "over_guess", "over_guess ±", "to_best", "to_best ±", "chosen"]
+    header = ["set", "rows", "columns", "positives", "share", "positive", "source and licence"]
+    sets = [name for name in TWO_CLASSES if name in set(rows["set"])]
     pieces = {
         "facts": f"{rows['set'].nunique()} sets × 2 prevalences × {rows['draw'].nunique()} splits",
         "verdicts": verdicts(cells), "head_to_head": head_to_head(cells), "by_model": by_model(cells),
         "by_set": by_set(cells), "nothing": against_nothing(rows),
+        "sets": table(header, describe(sets, sizes=True)),
     }  # fmt: skip
     return small[kept], pieces
-
-
-def tables(rows: pd.DataFrame) -> dict[str, str]:
-    header = ["set", "rows", "columns", "positives", "share", "positive", "source and licence"]
-    return {"sets": table(header, describe((name for name in TWO_CLASSES if name in set(rows["set"])), sizes=True))}
 
 
 def draw(rows: pd.DataFrame) -> Any:
@@ -461,4 +459,4 @@ def fetch_all() -> None:
         load(name)
 
 
-COMPARISON = Comparison("corrections", cells, run, tables, draw, reduced, fetch_all)
+COMPARISON = Comparison("corrections", cells, run, draw=draw, reduced=reduced, before=fetch_all)

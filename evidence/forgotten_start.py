@@ -103,7 +103,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
         with torch.no_grad():
             log_probs = torch.log_softmax(model(x_new), 1)
     flat, y_new = log_probs.double().movedim(1, -1).reshape(-1, 2), y_new.flatten()
-    weights = (torch.as_tensor(prevalence.population) * len(y_new) / torch.bincount(y_new))[y_new]
+    weights = (torch.tensor(prevalence.population) * len(y_new) / torch.bincount(y_new))[y_new]
     own = flat.gather(1, y_new[:, None]).squeeze(1)
     return [{"mean": float((weights * flat[:, 1].exp()).mean()), "log_likelihood": float((weights * own).mean())}]
 

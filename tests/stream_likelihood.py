@@ -1,6 +1,6 @@
 """Labelled rows of two classes and unlabelled rows of their population: likelihoods, estimators and bounds, in NumPy alone.
 
-Written for `unlabelled_efficiency.py` and the tests, apart from the package, from the formulas of docs/unlabelled_theory.md.
+Written apart from the package, from the formulas of docs/unlabelled_theory.md.
 Many draws are fitted at once. r(x) = p(x|1)/p(x|0) = exp(α + b·x); rows come in the order class 0, class 1, unlabelled.
 """
 
@@ -31,12 +31,6 @@ class Draws:
         """Return `(D, 3, 3)` for ½ θᵀPθ = ridge/4 · Var(b·x): that of `joint_prevalence` for two classes."""
         centred = self.x - self.x.mean(1, keepdims=True)
         return self.ridge / 2 * np.einsum("dnp,dnq->dpq", centred, centred) / self.x.shape[1]
-
-
-def logit_adjusted(draws: Draws) -> np.ndarray:
-    """Return (α, b) `(D, 3)` of the labelled rows alone: ordinary logistic regression, the classes being equally many."""
-    alone = Draws(draws.x[:, : 2 * draws.labelled], draws.labelled, draws.ridge)
-    return stream_estimate(alone, 0.5, np.zeros((len(draws.x), 3)))
 
 
 def stream_estimate(draws: Draws, population: float, start: np.ndarray) -> np.ndarray:
@@ -215,16 +209,6 @@ def _of_streams(classes: GaussianClasses, population: float, ratio: float, mass:
 
 def _bordered(matrix: np.ndarray, edge: np.ndarray, corner: float) -> np.ndarray:
     return np.block([[matrix, edge[:, None]], [edge[None], np.array([[corner]])]])
-
-
-def log_likelihood(classes: GaussianClasses, population: float, theta: np.ndarray, believed: np.ndarray | float) -> np.ndarray:
-    """Return E log p(y|x) in the population of models (α, b) `(D, 3)` at a believed π₁, by Gauss-Hermite quadrature."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(101)
-    weights = weights / weights.sum()
-    middle = theta[:, 0] + np.log(believed) - np.log1p(-np.asarray(believed))
-    spread = np.sqrt(theta[:, 1] ** 2 + theta[:, 2] ** 2)[:, None] * nodes
-    healthy, ill = (middle[:, None] + k * classes.distance * theta[:, 1:2] + spread for k in (0, 1))
-    return -(1 - population) * np.logaddexp(0, healthy) @ weights - population * np.logaddexp(0, -ill) @ weights
 
 
 def _mean(x: np.ndarray, density: np.ndarray) -> np.ndarray:
