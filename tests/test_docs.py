@@ -47,7 +47,7 @@ BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.M
 
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from evidence import segmentation  # noqa: E402
-from evidence.__main__ import COMPARISONS  # noqa: E402
+from evidence.__main__ import ARCHIVED, COMPARISONS  # noqa: E402
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
@@ -147,15 +147,16 @@ def test_names_of_the_package_exist() -> None:
 
 
 def test_commands_that_make_the_pages_exist() -> None:
-    named, missing = 0, []
-    for page in [*PAGES, *sorted((ROOT / "docs").glob("[bar]*/*.md"))]:  # benchmarks, api and results
-        text = text_of(page).replace("NAME", "measuring").replace("evidence measuring", "evidence segmentation")
-        for script in re.findall(r"\b((?:benchmarks|docs|examples)/\w+\.py)", text):
-            named += 1
-            missing += [] if (ROOT / script).exists() else [f"{page.name}: {script}"]
-        missing += [f"{page.name}: {name}" for name in re.findall(r"-m evidence (\w+)", text) if name not in COMPARISONS]
-    assert named > 30
-    assert not missing, "\n".join(missing)
+    """A page may be older than its command: then it names the commit, and a comparison of that name exists."""
+    known, missing = {*COMPARISONS, *ARCHIVED, "NAME"}, []
+    pages = [*PAGES, *sorted((ROOT / "docs").glob("[bar]*/*.md"))]  # benchmarks, api and results
+    named = [(page.name, script) for page in pages for script in re.findall(r"\b((?:benchmarks|docs)/\w+\.py)", text_of(page))]
+    missing += [each for each in named if not (ROOT / each[1]).exists() and Path(each[1]).stem not in known]
+    asked = [(page.name, name) for page in pages for name in re.findall(r"-m evidence (\w+)", text_of(page))]
+    missing += [each for each in asked if each[1] not in known]
+    assert len(named) > 30
+    assert len(asked) > 20
+    assert not missing, missing
 
 
 def test_the_readme_begins_with_a_picture_and_has_three_short_programs() -> None:
