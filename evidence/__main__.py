@@ -22,6 +22,8 @@ ARCHIVED = {
     "unlabelled_harm": "what if unlabelled rows are of another kind?",
     "unlabelled_efficiency": "how close do unlabelled rows come to the semiparametric bound?",
     "unlabelled_shift_test": "how often does the test of unlabelled rows warn?",
+    "unlabelled_cost": "what do unlabelled rows cost, in time and memory?",
+    "prevalence_estimates": "error and speed of prevalence estimates, against QuaPy and abstention",
     "label_frequencies": "a batch's label frequencies, or the declared ones, in the loss?",
     "boosting": "the boosting objectives, against the same boosters corrected afterwards",
 }
