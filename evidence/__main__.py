@@ -20,8 +20,7 @@ COMPARISONS = {  # the page's name → the module that makes it, and what it ask
     "posterior_logistic": ("posterior_logistic", "means and deviations of one posterior by each method"),
     "posterior_calibration": ("posterior_calibration", "is the corrected posterior calibrated?"),
     "segmentation": ("segmentation", "losses for segmentation on CT, from patches to whole slabs"),
-    "marginal_bias": ("marginals", "the bias of a minibatch's marginal and of its gradient"),
-    "auxiliary_marginal": ("marginals", "how closely a network that reads the weights follows the exact marginal"),
+    "marginal_bias": ("marginal_bias", "the bias of a minibatch's marginal and of its gradient"),
 }
 # Settled questions: their pages stand as they are, their scripts in the last commit that has them.
 ARCHIVED = {
@@ -29,9 +28,12 @@ ARCHIVED = {
     "unlabelled_harm": "what if unlabelled rows are of another kind?",
     "unlabelled_efficiency": "how close do unlabelled rows come to the semiparametric bound?",
     "unlabelled_shift_test": "how often does the test of unlabelled rows warn?",
+    "unlabelled_cost": "what do unlabelled rows cost, in time and memory?",
+    "prevalence_estimates": "error and speed of prevalence estimates, against QuaPy and abstention",
     "label_frequencies": "a batch's label frequencies, or the declared ones, in the loss?",
     "boosting": "the boosting objectives, against the same boosters corrected afterwards",
     "lidc_auc": "AUC of plain cross-entropy on LIDC-IDRI: features, contours, slices, metadata",
+    "auxiliary_marginal": "how closely a network that reads the weights follows the exact marginal",
     "posterior_auxiliary": "does q_ψ(w) follow the weights in variational inference?",
     "posterior_cost": "what a posterior costs, against one training",
     "prior_choice": "the prior's scale by Laplace's evidence, against a grid on held-out rows",

@@ -37,19 +37,22 @@ BY_YEAR_SIZE, ENSEMBLES_TO = 200, 200  # labelled of each class: of the sets by 
 DRAWS, MOST_TESTED, MOST_UNLABELLED, MOST_LABELLED = 10, 4_000, 4_000, 5_000
 
 
+Model = Literal["linear", "MLP", "ConvNet", "boosting"]
+
+
 class Cell(NamedTuple):
     set: str
-    model: Literal["linear", "MLP", "ConvNet", "boosting"]
+    model: Model
     labelled: int  # of each class; 0: all that there are
     draw: int
 
 
 def cells(quick: bool) -> Iterator[Cell]:
     """Yield the cells that the rows suffice for: nets on tables first, then boosting, then images; small ones first."""
-    sets, sizes, draws = ("Default", "LIDC", "Caravan"), (50,), 3
-    if not quick:
-        sets, sizes, draws = tuple(available((*CHOSEN_ON, *REPORTED_ON, *BY_YEAR))), SIZES, DRAWS
-    for models in (("linear", "MLP"), ("boosting",), ("ConvNet",)):
+    sets = ["Default", "LIDC", "Caravan"] if quick else available((*CHOSEN_ON, *REPORTED_ON, *BY_YEAR))
+    sizes, draws = (SIZES[:1], 3) if quick else (SIZES, DRAWS)
+    kinds: tuple[tuple[Model, ...], ...] = (("linear", "MLP"), ("boosting",), ("ConvNet",))
+    for models in kinds:
         for size in sizes:
             for name in sets:
                 own = [model for model in models if (model == "ConvNet") == (name in IMAGES) and enough(name, size)]

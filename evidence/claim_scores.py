@@ -431,5 +431,5 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int]) -> Non
     import lightgbm as lgb
 
     first = trees.best(free[LOGIT_ADJUSTED], scores.populations[0])
-    options = {"num_leaves": first.leaves, "n_estimators": first.rounds, "min_child_samples": trees.fewest}
+    options: dict[str, Any] = {"num_leaves": first.leaves, "n_estimators": first.rounds, "min_child_samples": trees.fewest}
     scores.add_classifiers(lgb.LGBMClassifier(**options, n_jobs=1, verbose=-1, random_state=0), rows, trained_at)

@@ -130,14 +130,16 @@ def compared(rows: pd.DataFrame) -> list[Compared]:
     found = []
     for key, part in rows.groupby(["set", "model", "labelled", "place"], sort=False):
         figures: dict[str, dict[str, np.ndarray]] = {}
-        for name in names:
-            wide = part.pivot(index="draw", columns="method", values=name).dropna(axis=1)
-            figures[str(name)] = {str(method): wide[method].to_numpy(dtype=float) for method in wide}
+        for figure in names:
+            wide = part.pivot(index="draw", columns="method", values=figure).dropna(axis=1)
+            figures[str(figure)] = {str(method): wide[method].to_numpy(dtype=float) for method in wide}
         first, by_draw = part.iloc[0], part.groupby("draw")
-        positives = tuple(round(float(by_draw[name].first().mean())) for name in POSITIVES)
-        about = float(part["share"].mean()), float(natural[key[0]]), float(first["guess"])
-        found.append(Compared(*key, *about, figures, positives, by_draw["shift"].first().to_numpy()))
-        add_rules(found[-1])
+        positives = tuple(round(float(by_draw[count].first().mean())) for count in POSITIVES)
+        share, guess, shift = float(part["share"].mean()), float(first["guess"]), by_draw["shift"].first().to_numpy()
+        name, model, labelled, place = key
+        own = Compared(name, model, labelled, place, share, float(natural[name]), guess, figures, positives, shift)
+        found.append(own)
+        add_rules(own)
     return sorted(found, key=lambda c: (SETS.index(c.set), MODELS.index(c.model), c.labelled or 10**9, c.place))
 
 
@@ -226,7 +228,7 @@ def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verd
                    plain > 2 * plain_noise, plain < -2 * plain_noise]  # fmt: skip
         gains.append(cell.change(name))
         ranks.append(cell.difference(name, LOGIT_ADJUSTED, "auc")[0])
-    return Verdict(len(own), *(int(each) for each in counts), float(np.median(gains)), float(np.mean(ranks)))
+    return Verdict._make([len(own), *counts.tolist(), float(np.median(gains)), float(np.mean(ranks))])
 
 
 def _is_level_with_best(cell: Compared, name: str, others: Sequence[str]) -> bool:

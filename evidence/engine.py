@@ -41,7 +41,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,8 +55,8 @@ from rightloss.atomic_files import whole_file, whole_path, write_whole
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OUT, DOCS = HERE / "out", ROOT / "docs/benchmarks"
-Rows = pd.DataFrame
-Pieces = dict[str, str]
+Rows: TypeAlias = pd.DataFrame
+Pieces: TypeAlias = dict[str, str]
 
 
 def nothing(rows: Rows) -> Pieces:

@@ -206,7 +206,7 @@ def run_unknown(cell: Cell) -> list[dict[str, Any]]:
     base = picked(jobs, found, Rule("guess"))
     values, shares = estimated(draw, found, base)
     rows = [(BASE, base, float(found.likelihood[base]), pi)]
-    rows += [(name, base, *pair) for name, *pair in zip(ESTIMATES, values, shares, strict=True)]
+    rows += [(name, base, value, share) for name, value, share in zip(ESTIMATES, values, shares, strict=True)]
     places = {name: picked(jobs, found, rule) for name, rule in LEARNT.items()}
     rows += [(name, place, float(found.likelihood[place]), float(found.learnt[place])) for name, place in places.items()]
     return [
