@@ -51,8 +51,7 @@ def first_weights(model: InformationGainMLPClassifier) -> np.ndarray:
     return network[0].weight.detach().numpy()
 
 
-@pytest.mark.parametrize("evidence", [1.0, 0.3])
-@pytest.mark.parametrize("soft", [False, True], ids=["labels", "votes"])
+@pytest.mark.parametrize(("evidence", "soft"), [(1.0, True), (0.3, False)])
 def test_it_trains_with_any_evidence_and_beats_answering_the_population(evidence: float, soft: bool) -> None:
     x, y = rows(3, n=400)
     model = trained(network(POPULATION, evidence=evidence, learning_rate_init=0.01), x, np.eye(3)[y] if soft else y)
@@ -165,10 +164,8 @@ def test_every_unlabelled_row_is_taken_before_any_is_taken_again() -> None:
     [
         ({"C": 0.0}, "`C`"),
         ({"evidence": -1.0}, "evidence"),
-        ({"max_iter": 2.5}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
-        ({"hidden_layer_sizes": "100"}, "hidden_layer_sizes"),
         ({"learning_rate_init": 1e300}, "finite loss"),
         ({"population": "unknown"}, "estimate_prevalence"),
     ],
