@@ -1,8 +1,7 @@
 """Measure what the losses cost next to F.cross_entropy, focal losses and the information gain written naively.
 
-Forward and backward, default settings (sampled mix as the reference, running marginal), all contenders in one run: in turn,
-where each finds memory as the others left it; and apart, each in loops of its own, where memory stays warm. Then whole
-training steps: ResNet-18 with a label per image, MONAI's U-Net with a label per pixel.
+Forward and backward at default settings, all contenders in one run: in turn, where each finds memory as the others left it; and
+apart, each in loops of its own, where memory stays warm. Then whole training steps: ResNet-18 and MONAI's U-Net.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ def step(criterion: Criterion, logits: Tensor, target: Tensor) -> None:
 
 
 def steady(loss: Any) -> Any:
-    """Return the loss as it is after the first batches: without its monitor, which looks at all of the first 16.
-
-    Of the first 1,000 batches it looks at about 90, each for the cost of a forward pass; the row of the small net has it.
-    """
+    """Return the loss as it is after the first batches: without its monitor, which the row of the small net has."""
     loss.monitor = None
     return loss
 
@@ -48,12 +44,17 @@ def prevalence_of(k: int) -> rl.Prevalence:
     return rl.Prevalence(frequencies / frequencies.sum())
 
 
+def compared(calls: dict[str, Callable[[], object]], repeats: int, digits: int, apart: bool = False) -> list[str]:
+    """Return the cells of a row: milliseconds of cross-entropy and of ours, and their ratio."""
+    plain, own = medians(calls, repeats, apart).values()
+    return [f"{1e3 * plain:.{digits}f}", f"{1e3 * own:.{digits}f}", f"{own / plain:.{3 - digits // 2}f}"]
+
+
 def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], object]]:
     """Return what a user could train with instead."""
-    k = logits.shape[1]
+    k, focal = logits.shape[1], MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
     prevalence = prevalence_of(k)
     log_offset = -torch.tensor(prevalence.log_weights).float()
-    focal = MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
 
     def naive(logits: Tensor, target: Tensor) -> Tensor:  # the formula with torch's own functions and q = the batch's marginal
         log_probs = F.log_softmax(logits + log_offset, 1)
@@ -101,11 +102,10 @@ def by_pixel() -> str:
     logits, target = torch.randn(4, 5, 256, 256, requires_grad=True), torch.randint(5, (4, 256, 256))
     target[:, :20] = 255
     ours = steady(rl.InformationGainLoss(prevalence_of(5), ignore_index=255))
-    losses, rows = {"plain": partial(F.cross_entropy, ignore_index=255), "ours": ours}, []
+    losses = {"plain": partial(F.cross_entropy, ignore_index=255), "ours": ours}
     calls = {name: partial(step, loss, logits, target) for name, loss in losses.items()}
-    for words in ("in turn", "apart"):
-        plain, own = medians(calls, 30, words == "apart").values()
-        rows.append([f"4×5×256×256, ignore_index, {words}", f"{1e3 * plain:.2f}", f"{1e3 * own:.2f}", f"{own / plain:.2f}"])
+    name = "4×5×256×256, ignore_index"
+    rows = [[f"{name}, {words}", *compared(calls, 30, 2, words == "apart")] for words in ("in turn", "apart")]
     return table(["segmentation", "cross-entropy, ms", "ours, ms", "time ratio"], rows)
 
 
@@ -145,9 +145,8 @@ def large_nets() -> str:
         losses = {"plain": F.cross_entropy, "ours": steady(rl.InformationGainLoss(prevalence_of(k)))}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         calls = {each: partial(training, model, loss, optimizer, x, y) for each, loss in losses.items()}
-        plain, own = medians(calls, 25).values()
         size = sum(weight.numel() for weight in model.parameters()) / 1e6
-        rows.append([f"{name}, {size:.1f} M weights", f"{1e3 * plain:.0f}", f"{1e3 * own:.0f}", f"{own / plain:.3f}"])
+        rows.append([f"{name}, {size:.1f} M weights", *compared(calls, 25, 0)])
     return table(["training step", "cross-entropy, ms", "information gain, ms", "time ratio"], rows)
 
 

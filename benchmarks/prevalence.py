@@ -142,8 +142,7 @@ def prevalence_stream() -> str:
                 cells = [f"{value:.5f} [{low:.5f}, {high:.5f}]", str(steps), f"{seconds:.1f}", f"{grown / 1e6:.1f}"]
                 rows.append(shown([f"{size:,}", f"{size * 8 / 1e6:,.0f}", region, *cells]))
             path.unlink()
-    header = ["predictions", "MB on disk", "region", "class 1 (true 0.01)", "Newton steps", "seconds"]
-    header += ["peak memory over baseline, MB"]
+    header = ["predictions", "MB on disk", "region", "class 1 (true 0.01)", "Newton steps", "seconds", "peak over baseline, MB"]
     return f"float32, one thread. Up to 4 · 10⁶ rows the ratios are kept in memory.\n\n{table(header, rows)}"
 
 
