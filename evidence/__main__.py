@@ -14,7 +14,6 @@ COMPARISONS = {  # the page's name → the module that makes it, and what it ask
     "unlabelled_1000": ("unlabelled", "… to 1,000 labelled rows of each class"),
     "unlabelled_unknown": ("unlabelled", "… if π is not known"),
     "unlabelled_evidence": ("unlabelled", "… if the mean prediction on them is held at π"),
-    "forgotten_start": ("forgotten_start", "what if `start_at_prevalence` is forgotten?"),
 }
 # Settled questions: their pages stand as they are, their scripts in the last commit that has them.
 ARCHIVED = {
@@ -24,6 +23,7 @@ ARCHIVED = {
     "unlabelled_shift_test": "how often does the test of unlabelled rows warn?",
     "unlabelled_cost": "what do unlabelled rows cost, in time and memory?",
     "prevalence_estimates": "error and speed of prevalence estimates, against QuaPy and abstention",
+    "forgotten_start": "what if `start_at_prevalence` is forgotten?",
     "label_frequencies": "a batch's label frequencies, or the declared ones, in the loss?",
     "boosting": "the boosting objectives, against the same boosters corrected afterwards",
 }
