@@ -16,6 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,9 +52,13 @@ def drawn(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return (x - x.mean(0)) / x.std(0), y
 
 
+def fit(model: Any, x: np.ndarray, y: np.ndarray) -> None:
+    clone(model).fit(x, y)
+
+
 def compared(x: np.ndarray, y: np.ndarray, theirs: Any, *ours: Any) -> list[str]:
     """Return the cells of a row: milliseconds of their fit, then the ratios of ours, each the median of fits in turn."""
-    calls = {str(i): lambda each=each: clone(each).fit(x, y) for i, each in enumerate((theirs, *ours))}  # type: ignore[misc]
+    calls = {str(i): partial(fit, each, x, y) for i, each in enumerate((theirs, *ours))}
     first, *others = medians(calls, REPEATS, clock=time.process_time, warm_up=1).values()
     return [f"{1e3 * first:.1f}", *(f"{other / first:.2f}" for other in others)]
 
@@ -117,9 +123,9 @@ def evaluate_large() -> str:
     for n, k in SIZES:
         data = predictions(n, k)
         prevalence: Any = PREVALENCE if k == 2 else [1 / k] * k
-        calls = {"ours": lambda data=data, at=prevalence: evaluate(*data, at)}  # type: ignore[misc]
+        calls: dict[str, Callable[[], Any]] = {"ours": partial(evaluate, *data, prevalence)}
         if k == 2:
-            calls["theirs"] = lambda data=data: scikit_learn(*data)  # type: ignore[misc]
+            calls["theirs"] = partial(scikit_learn, *data)
         intervals = calls["ours"]().intervals  # also warms up: one-time setup is not timed
         times = medians(calls, TIMES, warm_up=0)
         theirs = [f"{times['theirs']:.3g}", f"{times['ours'] / times['theirs']:.2f}"] if k == 2 else ["–", "–"]
