@@ -333,7 +333,9 @@ def gain_loss(
 
 def rows_given(unlabelled: Tensor | PopulationRows | None, weight: float | None, evidence: float) -> PopulationRows | None:
     """Return the unlabelled rows of a call as one object; None if there are none."""
-    return PopulationRows(unlabelled, weight, evidence) if isinstance(unlabelled, Tensor) else unlabelled
+    if unlabelled is None or isinstance(unlabelled, PopulationRows):
+        return unlabelled
+    return PopulationRows(unlabelled, weight, evidence)
 
 
 def usable(rows: PopulationRows | None, prevalence: AnyPrevalence, group: dist.ProcessGroup | None) -> PopulationRows | None:
@@ -342,9 +344,7 @@ def usable(rows: PopulationRows | None, prevalence: AnyPrevalence, group: dist.P
         remedy = "use one loss for each finding, [InformationGainLoss(each, Bernoulli()) for each in prevalence], on its column"
         raise ValueError(f"Expected no `unlabelled` rows with a multi-label prevalence, but got some: {remedy}.")
     if rows is not None and not isinstance(prevalence, Prevalence):
-        raise ValueError(
-            "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
-        )
+        raise ValueError("Expected no `unlabelled` in regression, but got some: their likelihood needs classes.")
     if rows is not None and rows.weight != 0 and (group is not None or len(rows.logits) > 0):
         return rows
     if not torch.compiler.is_compiling() and isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
