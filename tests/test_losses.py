@@ -648,7 +648,7 @@ LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 BAD_BATCHES: dict[str, tuple[Tensor, Tensor, str]] = {
     "label too large": (LOGITS, torch.tensor([0, 1, 3, 0, 1, 2]), "labels in 0..2"),
     "label negative": (LOGITS, torch.tensor([0, 1, -1, 0, -100, 2]), "labels in 0..2"),
-    "labels out of range both ways": (LOGITS, torch.tensor([0, 3, -101, 0, 1, 2]), "labels in 0..2, but got -101..3"),
+    "labels out of range both ways": (LOGITS, torch.tensor([0, 3, -1, 0, 1, 2]), "labels in 0..2, but got -1..3"),
     "float labels": (LOGITS, LABELS.float(), "int labels"),
     "too few labels": (LOGITS, LABELS[:5], "one batch"),
     "labels in a column": (LOGITS, LABELS[:, None], r"squeeze\(1\)"),
@@ -730,6 +730,7 @@ BAD_SET_UPS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "too few sample weights": (lambda: gains(PREVALENCE, sample_weight=torch.ones(3)), "one for each example"),
     "negative sample weights": (lambda: gains(PREVALENCE, sample_weight=-torch.ones(6)), "≥ 0"),
+    "an infinite sample weight": (lambda: gains(PREVALENCE, sample_weight=torch.full((6,), torch.inf)), "finite"),
     "no sample weight": (lambda: gains(PREVALENCE, sample_weight=torch.zeros(6)), "above 0"),
 }
 

@@ -354,6 +354,16 @@ def test_what_was_learnt_of_an_unknown_prevalence_is_saved_and_used_in_eval_mode
         )
 
 
+def test_training_goes_on_after_a_pass_in_inference_mode() -> None:
+    z, y, z_u = batch()
+    for make in (rl.InformationGainLoss, rl.LogitAdjustedLoss, rl.InformationGainLoss.as_published):
+        criterion: Any = make(classes(K, evidence=0.5))
+        with torch.inference_mode():
+            criterion(z, y, unlabelled=z_u)
+        found, expected = (each(z, y, unlabelled=z_u) for each in (criterion, make(classes(K, evidence=0.5))))
+        assert_same(found, expected, (z, z_u))
+
+
 def test_a_state_saved_without_unlabelled_rows_loads_and_one_saved_with_them_too() -> None:
     z, y, z_u = batch()
     plain, streams, fresh = (rl.InformationGainLoss(classes(K, evidence=0.5)) for _ in range(3))

@@ -107,12 +107,13 @@ def information_gain_loss(
     batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
     rows = usable(rows_given(unlabelled, unlabelled_weight, unlabelled_evidence), prevalence, group)
     marginal = marginal_of(marginal, prevalence)
+    if rows is None and terms.cancels:
+        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
     if rows is None:
-        if not terms.cancels:
-            classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
-            marginal.prepare(classes if likelihood.num_classes is None else likelihood.num_classes)
+        classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
+        marginal.prepare(classes if likelihood.num_classes is None else likelihood.num_classes)
         measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
-        return loss_of_batch(batch, terms, likelihood, reduction, group, marginal, measure, fused)
+        return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
     tables = tables_of(batch, rows, likelihood)
     marginal.prepare(len(terms.reference) if terms.at_population else int((terms.sampling > 0).sum()) + 1)
     assert isinstance(prevalence, Prevalence)
@@ -242,22 +243,6 @@ def measure_of(
     return lambda outputs, target: log_sum_of(outputs, target, terms, *others)
 
 
-def loss_of_batch(
-    batch: LabelledBatch,
-    terms: PriorTerms,
-    likelihood: Likelihood,
-    reduction: Reduction,
-    group: dist.ProcessGroup | None = None,
-    marginal: Marginal | None = None,
-    measure: Measure | None = None,
-    fused: bool = True,
-) -> Tensor:
-    """Return the negative gain of a checked batch; the cross-entropy at r if p(y|w) cancels, or without a marginal."""
-    if marginal is None or terms.cancels:
-        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
-    return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
-
-
 def loss_with_rows(
     batch: LabelledBatch,
     tables: Tables,
@@ -293,7 +278,10 @@ def loss_with_rows(
         )
         return batch.reduce(-gain, reduction, group)
     joined, stream_terms = stream_batch(batch, tables, terms, tables.rows.weight, group)
-    loss = loss_of_batch(joined, stream_terms, Categorical(), reduction, group, marginal, None, fused)
+    if marginal is None or stream_terms.cancels:
+        loss = cross_entropy(joined, Categorical(), stream_terms.log_offset, None, reduction, group)
+    else:
+        loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
     loss = loss.reshape(unreduced_shape(batch, tables.rows.logits)) if reduction == "none" else loss
     if mean is None:
         return loss

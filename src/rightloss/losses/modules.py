@@ -35,9 +35,9 @@ from ..tensors import tensor_of
 from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
 from .functional import (
     cross_entropy,
+    gain_loss,
     importance,
     likelihood_of,
-    loss_of_batch,
     loss_with_rows,
     marginal_of,
     measure_of,
@@ -229,8 +229,9 @@ class _Loss(nn.Module):
     def _make_population_marginal(self, decay: float) -> RunningMarginal:
         if self.population_marginal is None:
             assert isinstance(self._prevalence, Prevalence)
-            self.population_marginal = RunningMarginal()
-            self.population_marginal.prepare(self._prevalence.num_classes)
+            with torch.inference_mode(False):  # training may follow a first pass in inference mode
+                self.population_marginal = RunningMarginal()
+                self.population_marginal.prepare(self._prevalence.num_classes)
         self.population_marginal.decay = decay
         return self.population_marginal
 
@@ -369,7 +370,7 @@ class InformationGainLoss(_Loss):
         measure = None
         if not isinstance(self.marginal, RunningMarginal | BatchMarginal):
             measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
-        return loss_of_batch(batch, terms, self.likelihood, self.reduction, group, self.marginal, measure, self.fused)
+        return gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
 
     def _follow(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
         """Show a running marginal the batch: it does not enter the default loss, but can be read."""
@@ -404,9 +405,10 @@ class InformationGainLoss(_Loss):
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
     """Return a new marginal of the same kind for the sampled classes, `streams`, and the unlabelled stream."""
     check_stream_marginal(marginal)
-    own = copy.deepcopy(marginal)
-    own.reset()
-    own.prepare(streams + 1)
+    with torch.inference_mode(False):
+        own = copy.deepcopy(marginal)
+        own.reset()
+        own.prepare(streams + 1)
     return own
 
 
