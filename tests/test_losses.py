@@ -631,6 +631,7 @@ def test_a_method_as_the_source_of_an_auxiliary_marginal_is_copied_with_its_owne
     assert copy.deepcopy(criterion).marginal.source.__self__ is net  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("backend", "count"), [("aot_eager", 11), pytest.param("inductor", 1, marks=pytest.mark.slow)])
 def test_losses_compile_into_one_graph_with_the_same_numbers(backend: str, count: int) -> None:
     if backend == "inductor" and shutil.which("g++") is None:

@@ -235,6 +235,7 @@ def test_fused_and_composed_paths_agree_whatever_the_blocks(rows: int, monkeypat
             assert_same(ours(z, y, unlabelled=z_u), theirs(z, y, unlabelled=z_u), (z, z_u))
 
 
+@pytest.mark.long
 def test_gradients_pass_gradcheck_and_double_backward() -> None:
     z, y, z_u = batch(3, 6, 4)
     prevalence = classes(3, evidence=0.3)

@@ -260,6 +260,7 @@ class TestSampledByAnyFinding:
         assert risks["apart"] < 0.5 * observed
         assert risks["any"] == pytest.approx(observed, rel=0.1)
 
+    @pytest.mark.long
     def test_weights_by_pattern_are_the_same_for_tensors_arrays_and_compiled_code(self) -> None:
         _, y, archive = self.drawn(4000)
         prevalence = rl.Prevalence.from_label_matrix(y, population=archive)
