@@ -97,8 +97,7 @@ class ResumableSampler(Sampler[Item]):
             ValueError: if the state is damaged, or from a sampler with other arguments.
         """
         if not isinstance(state, Mapping):
-            came = f"{type(state).__name__}: load what it returned"
-            raise ValueError(f"Expected a state as `state_dict()` returns it, but got {came}.")
+            raise ValueError(f"Expected what `state_dict()` returned, but got {type(state).__name__}: save it again.")
         expected, got = ({name: type(value).__name__ for name, value in each.items()} for each in (self.state_dict(), state))
         if got != expected:
             remedy = "load what `state_dict()` of a sampler of the same kind returned"
@@ -106,8 +105,8 @@ class ResumableSampler(Sampler[Item]):
         config, sampling = {name: state[name] for name in self._config}, state["sampling"].cpu().double()
         own = self.sampling
         if config != self._config or sampling.shape != own.shape or not torch.allclose(sampling, own, rtol=1e-9, atol=0):
-            got = f"one with {config} at {sampling.tolist()}: make this sampler like the one that was saved"
-            raise ValueError(f"Expected the state of a sampler with {self._config} at the rates {own.tolist()}, but got {got}.")
+            came = f"one with {config} at {sampling.tolist()}: make this sampler like the one that was saved"
+            raise ValueError(f"Expected the state of a sampler with {self._config} at {own.tolist()}, but got {came}.")
         seed, handed = state["seed"], state["handed"]
         if not -1 <= seed < 2**63 or not 0 <= handed <= (0 if seed == -1 else self._length):
             raise ValueError(f"Expected a place within an epoch, but got seed {seed}, handed {handed}: save it again.")
@@ -254,8 +253,7 @@ class StratifiedBatchSampler(ResumableSampler[list[int]]):
 def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
     """Return int64 labels (n,) or float64 votes (n, k); every sampled class must have an example, and no other class."""
     if not isinstance(prevalence, Prevalence):
-        remedy = "rightloss.Prevalence([…], sampling=[…])"
-        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: {remedy}.")
+        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
     given = tensor_of(labels, "labels").detach().cpu()
     if given.layout != torch.strided:
         raise ValueError(f"Expected `labels` in a dense tensor, but got {given.layout}: call `.to_dense()` on it.")
