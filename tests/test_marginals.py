@@ -38,7 +38,7 @@ def recorded(marginal: Any) -> list[Tensor]:
     """Make the marginal record log q of each update."""
     seen: list[Tensor] = []
     update = marginal.update
-    marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]
+    marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore[func-returns-value]
     return seen
 
 

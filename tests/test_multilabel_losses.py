@@ -233,8 +233,8 @@ class TestSampledByAnyFinding:
     def drawn(self, rows: int = 160_000) -> tuple[Tensor, Tensor, Tensor]:
         x, y = associated(rows, 0)
         ill, well = torch.nonzero(y.any(1)).flatten(), torch.nonzero(~y.any(1)).flatten()
-        rows = torch.cat([ill, well[: len(ill)]])
-        return x[rows], y[rows], y
+        chosen = torch.cat([ill, well[: len(ill)]])
+        return x[chosen], y[chosen], y
 
     def fitted(self, x: Tensor, y: Tensor, prevalence: MultilabelPrevalence) -> nn.Module:
         """A model flexible enough for B's dependence on A: quadratic in x, fitted to convergence."""
