@@ -356,7 +356,7 @@ def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_exact(loss:
 def test_the_module_equals_its_function() -> None:
     prevalence = rl.Prevalence(mix(3, 1), mix(3, 2), 0.5)
     z, y = torch.randn(20, 3), torch.arange(20) % 3
-    functions = [rl.information_gain_loss, rl.weighted_loss, rl.logit_adjusted_loss, rl.log_likelihood_loss]
+    functions: list[Any] = [rl.information_gain_loss, rl.weighted_loss, rl.logit_adjusted_loss, rl.log_likelihood_loss]
     for loss, function in zip(LOSSES, functions, strict=True):
         options: Any = {"marginal": rl.BatchMarginal()} if loss is rl.InformationGainLoss else {}
         assert torch.equal(loss(prevalence, **options)(z, y), function(z, y, prevalence))

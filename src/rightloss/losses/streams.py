@@ -119,7 +119,7 @@ def check_unlabelled_weight(weight: float | None) -> None:
 def check_stream_marginal(marginal: object) -> None:
     """Raise a ValueError for a marginal that cannot estimate the frequency of the unlabelled stream."""
     if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        came = f"{type(marginal).__name__}, which cannot estimate that stream"
+        came = f"{type(marginal).__name__}, with no estimate for the unlabelled stream"
         remedy = "use RunningMarginal(), or reference=prevalence.population"
         raise ValueError(f"Expected a marginal of the minibatches with `unlabelled`, but got {came}: {remedy}.")
 
