@@ -23,7 +23,7 @@ from sklearn.metrics import class_likelihood_ratios, precision_score, recall_sco
 
 import rightloss as rl
 from rightloss.card import content
-from rightloss.card.figures import mean_over_observed
+from rightloss.card.numbers import mean_over_observed
 from rightloss.metrics import card, compare, operating_point
 from rightloss.metrics.one_vs_rest import scores
 

@@ -18,9 +18,9 @@ from browser import Page, browser_path, open_browser
 from scipy.special import expit, logit
 from scipy.stats import binomtest
 
-from rightloss.card import plots, words
+from rightloss.card import svg, words
 from rightloss.card.page import render
-from rightloss.card.plots import Axis, Series, plot
+from rightloss.card.svg import Axis, Series, plot
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>"
 STYLE = files("rightloss.card").joinpath("templates", "page.css").read_text("utf-8")
@@ -114,7 +114,7 @@ def test_the_script_writes_numbers_as_the_library_does(page: Page) -> None:
     assert [words.crowd(rate) for rate in rates] == page.evaluate(f"{json.dumps(rates)}.map(crowd)")
 
 
-@pytest.mark.parametrize("module", [words, plots])
+@pytest.mark.parametrize("module", [words, svg])
 def test_the_examples_of_words_and_plots_run(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted
