@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from cases import Case, Method, each_case
+from cases import CASES, Case, Method, each_case, figures, hard
 from draws import assert_refused, population, stream, unchecked_types
-from labelled import assert_covers, normals, of_odds, predictions
+from labelled import assert_covers, of_odds, predictions
 from scipy import optimize, special
 from scipy.interpolate import CubicSpline
 from scipy.special import expit, log_softmax, logit
@@ -53,6 +53,10 @@ def slope_by_bisection(odds: np.ndarray, y: np.ndarray, pi: float) -> float:
     return float(optimize.brentq(derivative, low, high, xtol=1e-14, rtol=1e-15)) / spread
 
 
+def spread_out() -> Case:
+    return hard(log_softmax(1e5 * stream(3).normal(size=(60, 3)), axis=1), np.arange(60) % 3, np.array([1, 2, 3]) / 6)
+
+
 class TestSlope:
     @pytest.mark.long
     @pytest.mark.parametrize(("spread", "pi"), [(1e-3, 0.5), (1.0, 1e-5), (400.0, 0.01), (1e12, 0.5)])
@@ -69,19 +73,11 @@ class TestSlope:
                 fitted += 1
         assert fitted >= 8
 
-    def test_four_predictions_that_are_far_too_sure_have_the_slope_of_bisection(self) -> None:
-        odds, y = np.array([80.0, -90.0, -40.0, -20.0]), np.array([0, 1, 0, 1])
-        found = evaluate(of_odds(odds), y, 0.01, intervals=None).calibration_slope.value
-        assert found == pytest.approx(slope_by_bisection(odds, y, 0.01), rel=1e-9)
-        assert found == pytest.approx(-0.0931213, rel=1e-6)
-
-    @pytest.mark.parametrize(("k", "spread"), [(3, 1.0), (5, 1.0), (3, 1e5)])
-    def test_of_more_classes_equals_a_quasi_newton_search(self, k: int, spread: float) -> None:
-        table = log_softmax(spread * stream(k).normal(size=(60, k)), axis=1)
-        y, pi = np.arange(60) % k, np.arange(1.0, k + 1) / (k * (k + 1) / 2)
+    @pytest.mark.parametrize("case", [CASES["3 classes, votes"], spread_out()], ids=["votes", "a spread of 1e5"])
+    def test_of_more_classes_equals_a_quasi_newton_search(self, case: Case) -> None:
+        table, y, weights, k = case.log_probs[case.rows], case.labels, case.weights, len(case.population)
         x = table - table[:, :1]
-        unit, rows = x.std(), np.arange(60)
-        weights = (pi / np.bincount(y))[y]
+        unit, rows = x.std(), np.arange(len(y))
 
         def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
             scores = theta[0] * x / unit + np.append(0.0, theta[1:])
@@ -90,10 +86,9 @@ class TestSlope:
             return -float(weights @ log_p[rows, y]), np.append((residual * x / unit).sum(), residual[:, 1:].sum(0))
 
         best = optimize.minimize(loss, np.zeros(k), jac=True, method="BFGS", options={"gtol": 1e-10})
-        found = evaluate(table, y, pi, intervals=None).calibration_slope.value
         # whose gradient is 1e-10 at most, and whose curvature is about that of the search's own estimate
         error = float(np.sqrt(best.hess_inv[0, 0])) * 1e-6 / unit
-        assert found == pytest.approx(best.x[0] / unit, abs=error, rel=1e-6)
+        assert figures(case).calibration_slope.value == pytest.approx(best.x[0] / unit, abs=error, rel=1e-6)
 
     def test_stretching_the_log_odds_shrinks_the_slope_as_much(self) -> None:
         odds, y = drawn(1.0, 60, 3)
@@ -163,14 +158,6 @@ class TestIntercept:
             assert after.calibration_intercept.value == pytest.approx(0.0, abs=1e-9)
             raised = evaluate(of_odds(odds + 2.5), y, pi, intervals=None).calibration_intercept.value
             assert raised == pytest.approx(before - 2.5, rel=1e-9, abs=1e-9)
-
-    def test_retargeting_from_the_training_mix_takes_the_shift_away(self) -> None:
-        table, y = normals(0.5, 20_000, 5)
-        moved = evaluate(rl.retarget(table, 0.5, 0.01), y, 0.01, intervals="analytic").calibration_intercept
-        assert moved.low < 0 < moved.high
-        assert moved.high - moved.low < 0.15
-        plain = evaluate(table, y, 0.01, intervals="analytic").calibration_intercept
-        assert plain.high < -3  # near log 0.01/0.99 for predictions that say little
 
     def test_predictions_of_exactly_0_or_1_leave_it_defined_unless_they_are_too_many(self) -> None:
         odds, y = drawn(1.0, 100, 6)

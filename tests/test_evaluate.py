@@ -12,15 +12,12 @@ import pytest
 from cases import CASES, Case, assert_close, each_case, figures, logits
 from draws import assert_refused, population, stream
 from labelled import of_odds
-from scipy import optimize, special, stats
+from scipy import stats
 from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 import rightloss as rl
 from rightloss.metrics import evaluate
-from rightloss.study.toy.population import FiveRatings, TwoGaussians
-
-PRECISE = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 20_000, "maxfev": 20_000, "adaptive": True}
 
 
 @each_case
@@ -107,42 +104,6 @@ def test_calibration_error_equals_a_count_over_bins_of_equal_weight(case: Case) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["2 classes with ties", "3 classes, votes"])
-def test_calibration_slope_maximises_the_weighted_likelihood(name: str) -> None:
-    case = CASES[name]
-    table, k = case.log_probs[case.rows], len(case.population)
-    weights = case.weights / case.weights.min()
-    mixed = np.array([case.votes[case.labels == c].sum() for c in range(k)]) / case.votes.sum()
-    offset = np.log(case.population) - np.log(mixed)  # about where the intercepts will be
-
-    def loss(theta: np.ndarray) -> float:
-        scores = theta[0] * table + offset + np.append(0.0, theta[1:])
-        own = scores[np.arange(len(table)), case.labels] - special.logsumexp(scores, axis=1)
-        return -float((weights * own).sum())
-
-    best = optimize.minimize(loss, np.append(1.0, np.zeros(k - 1)), method="Nelder-Mead", options=PRECISE)
-    assert figures(case).calibration_slope.value == pytest.approx(best.x[0], rel=1e-5)
-
-
-@pytest.mark.long
-def test_the_true_model_has_the_closed_forms_figures() -> None:
-    pytest.importorskip("torch")  # the likelihood of the ratings
-    for world, per_class in ((TwoGaussians(0.01), 20_000), (FiveRatings(), 8_000)):
-        x, y = world.sample(per_class, 5)
-        found = evaluate(world.log_probs(x), y, world.prevalence, intervals="analytic", level=0.999)
-        expected = {
-            "expected_log_likelihood": world.best_log_likelihood,
-            "mean_prediction": float(world.prevalence.population[-1]),
-            "calibration_slope": 1.0,
-            "calibration_error": 0.0,
-        }
-        expected |= {} if world.best_auc is None else {"auc": world.best_auc}
-        for name, value in expected.items():
-            assert found[name].low <= value <= found[name].high, name
-            assert found[name].high - found[name].low < 0.15, name
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["2 classes with ties", "4 classes with ties"])
 def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(name: str) -> None:
     case = CASES[name]
@@ -174,28 +135,15 @@ def test_neither_the_order_nor_the_kind_of_the_rows_matters(name: str, intervals
             np.testing.assert_allclose(again[figure].low, first[figure].low, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["2 classes, 1 in 100,000", "4 classes with ties"])
-def test_repeating_a_class_changes_no_figure_but_the_samples_own_accuracy(name: str) -> None:
-    case = CASES[name]
-    rows = np.concatenate([np.arange(len(case.target)), np.flatnonzero(case.target == 1)])
-    once, twice = figures(case), figures(replace(case, log_probs=case.log_probs[rows], target=case.target[rows]))
-    for figure in once:
-        if figure != "accuracy":
-            np.testing.assert_allclose(twice[figure].value, once[figure].value, rtol=1e-9, atol=1e-12, err_msg=figure)
-    assert twice.accuracy.value != once.accuracy.value
-
-
-@pytest.mark.long
-def test_rows_marked_as_ignored_are_left_out() -> None:
+def test_rows_without_a_label_or_a_vote_are_left_out() -> None:
     log_probs, y = logits(3, 200, 4)
     kept = np.arange(200) % 5 != 0
-    expected = evaluate(log_probs[kept], y[kept], population(3), intervals="analytic")
+    expected = evaluate(log_probs[kept], y[kept], population(3), intervals=None)
     for target in (np.where(kept, y, -100), np.where(kept[:, None], np.eye(3)[y], 0.0)):
-        found = evaluate(log_probs, target, population(3), intervals="analytic")
+        found = evaluate(log_probs, target, population(3), intervals=None)
         assert found.num_examples == expected.num_examples
         for name in expected:
             np.testing.assert_allclose(found[name].value, expected[name].value, rtol=1e-9)
-            np.testing.assert_allclose(found[name].high, expected[name].high, rtol=2e-2)
 
 
 def test_ranks_are_taken_in_log_odds_where_probabilities_round_to_one() -> None:

@@ -137,15 +137,6 @@ def test_copies_of_examples_grouped_with_them_add_nothing(intervals: Method) -> 
 
 
 @pytest.mark.long
-def test_groups_of_one_are_no_groups() -> None:
-    log_probs, y = logits(3, 300, 15)
-    alone = evaluate(log_probs, y, population(3), groups=stream(2).permutation(300), intervals="analytic")
-    plain = evaluate(log_probs, y, population(3), intervals="analytic")
-    for name in ("expected_log_likelihood", "skill", "brier", "auc", "auc_pairwise", "calibration_error", "calibration_slope"):
-        np.testing.assert_allclose(alone[name].high, plain[name].high, rtol=1e-9)
-
-
-@pytest.mark.long
 @both_ways
 def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: Method) -> None:
     log_probs, y = logits(2, 600, 16)
@@ -236,25 +227,21 @@ def test_no_interval_leaves_the_figures_bounds(intervals: Method) -> None:
 @unchecked_types()
 def test_the_calibration_error_of_a_model_that_is_right_may_be_zero() -> None:
     reached = 0
-    for draw in range(100):
+    for draw in range(60):
         x, y = TwoGaussians(0.01).sample(100, 500 + draw)
         reached += evaluate(TwoGaussians(0.01).log_probs(x), y, 0.01, intervals="analytic").calibration_error.low == 0
-    assert stats.binomtest(reached, 100, 0.95, alternative="less").pvalue > 1e-3, reached
+    assert stats.binomtest(reached, 60, 0.95, alternative="less").pvalue > 1e-3, reached
 
 
 @pytest.mark.long
-def test_equal_input_gives_equal_output_and_another_generator_another() -> None:
+def test_equal_input_gives_equal_output_and_large_samples_are_not_resampled() -> None:
     log_probs, y = logits(2, 100, 20)
     first = evaluate(log_probs, y, 0.1)
     assert first == evaluate(log_probs, y, 0.1)
     assert evaluate(log_probs, y, 0.1, generator=stream(77)).auc.low != first.auc.low
+    large = evaluate(*logits(2, 30_000, 21), 0.1)
+    none = evaluate(log_probs, y, 0.1, intervals=None)
+    assert [each.intervals for each in (first, large, none)] == ["bootstrap", "analytic", "none"]
     numbers: dict[str, Any] = {"level": np.float32(0.95), "draws": np.int64(1000)}
     with unchecked_types():
         assert evaluate(log_probs, y, 0.1, **numbers).brier.value == first.brier.value
-
-
-@pytest.mark.long
-def test_small_samples_are_resampled_and_large_ones_differentiated() -> None:
-    assert evaluate(*logits(2, 100, 21), 0.1).intervals == "bootstrap"
-    assert evaluate(*logits(2, 30_000, 21), 0.1).intervals == "analytic"
-    assert evaluate(*logits(2, 100, 21), 0.1, intervals=None).intervals == "none"

@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cases import Method
-from draws import assert_refused, population, stream, unchecked_types
-from labelled import PHI, assert_covers, of_odds
+from draws import assert_refused, population, stream
 from scipy.special import log_softmax
 
 from rightloss import Prevalence, metrics
-from rightloss.arrays import rows_of
 from rightloss.predictive import retarget_interval
 
 SHAPES = [(24, 3, 6), (20, 4, 2, 3, 2)]
@@ -115,19 +112,6 @@ class TestMaps:
         assert found.shape == y.shape
         np.testing.assert_array_equal(found == -1, cost_of_each.min(1) > 0.2)
 
-    @pytest.mark.long
-    @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
-    def test_learn_nothing_from_copies_of_a_cell_in_its_image(self, intervals: Method) -> None:
-        log_probs, y = maps((200, 2, 1))
-        wide = [np.repeat(each, 9, -1) for each in (log_probs, y)]
-        single = metrics.evaluate(log_probs[..., 0], y[:, 0], 0.1, groups=range(200), intervals=intervals)
-        found, naive = (
-            metrics.evaluate(t, labels, 0.1, intervals=intervals) for t, labels in (wide, (rows_of(wide[0]), wide[1].ravel()))
-        )
-        for name in ("brier", "auc", "tpr", "ppv", "calibration_slope"):
-            np.testing.assert_allclose([found[name].low, found[name].high], [single[name].low, single[name].high], rtol=1e-9)
-            assert naive[name].high - naive[name].low < 0.5 * (found[name].high - found[name].low), name
-
     def test_have_limits_of_curves_that_know_that_copies_of_a_cell_add_nothing(self) -> None:
         log_probs, y = maps((400, 2, 1))
         single = metrics.decision_curve(log_probs[..., 0], y[:, 0], 0.1, [0.1, 0.3, 0.6])
@@ -152,29 +136,6 @@ class TestMaps:
         assert "1 groups are too few" in found.brier.reason
         curve = metrics.decision_curve(log_probs, y, 0.1, [0.1])
         assert bool((curve.high - curve.low > 0.08).all())  # as from one example of each class
-
-    @pytest.mark.long
-    @unchecked_types()
-    def test_have_intervals_and_limits_that_hold_the_truth_where_cells_resemble_each_other(self) -> None:
-        """Log-odds N(±1, 1) whose noise is 60 % the image's: 30 images of 36 cells, half of either class."""
-        source, threshold = stream(8), 0.4
-        cut = math.log(threshold / (1 - threshold))
-        truth = {"tpr": 1 - PHI(cut - 1), "auc": PHI(2 / math.sqrt(2))}
-        benefit = 0.3 * truth["tpr"] - 0.7 * (1 - PHI(cut + 1)) * threshold / (1 - threshold)
-        held: dict[str, list[bool]] = {name: [] for name in (*truth, "net benefit", "cells taken to be independent")}
-        for _ in range(80):
-            y = np.tile(np.arange(36) % 2, (30, 1))
-            noise = math.sqrt(0.6) * source.normal(size=(30, 1)) + math.sqrt(0.4) * source.normal(size=(30, 36))
-            table = of_odds(2 * y - 1 + noise)
-            found = metrics.evaluate(table, y, 0.3, threshold=threshold, intervals="analytic")
-            for name in truth:
-                held[name].append(found[name].low <= truth[name] <= found[name].high)
-            for name, given in (("net benefit", (table, y)), ("cells taken to be independent", (rows_of(table), y.ravel()))):
-                curve = metrics.decision_curve(*given, 0.3, [threshold])
-                held[name].append(bool(curve.low[0] <= benefit <= curve.high[0]))
-        assert np.mean(held.pop("cells taken to be independent")) < 0.8
-        for hits in held.values():
-            assert_covers(hits)
 
     @pytest.mark.parametrize("by_image", [False, True])
     def test_have_the_interval_of_each_cell_when_moved(self, by_image: bool) -> None:

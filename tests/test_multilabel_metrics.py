@@ -238,20 +238,6 @@ class TestCheck:
         with pytest.raises(ValueError, match=r"multi-label.*got Categorical"):
             rl.check(nn.Linear(3, 3).double(), (logits, y), half, likelihood=rl.Categorical(2))
 
-    @pytest.mark.long
-    def test_recognises_copies_of_rows_that_a_sampler_drew(self) -> None:
-        torch = pytest.importorskip("torch")
-        data, (logits, y) = torch.utils.data, map(torch.from_numpy, findings(60))
-        half = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.5), sampling=0.5)
-        generator = torch.Generator().manual_seed(0)
-        sampler = data.RandomSampler(range(60), replacement=True, num_samples=2000, generator=generator)
-        loader = data.DataLoader(data.TensorDataset(logits, y), batch_size=500, sampler=sampler)
-        found = rl.check(torch.nn.functional.logsigmoid, loader, half)
-        few = rl.check(torch.nn.functional.logsigmoid(logits), y, half)
-        for name in NAMES:  # as uncertain as the rows that were drawn, not as 2,000 rows
-            assert found[name]["mean prediction"].p_value == pytest.approx(few[name]["mean prediction"].p_value, abs=0.35)
-            assert found[name]["mean prediction"].verdict == "ok"
-
 
 # Images sampled by whether they have any finding: 4 in 10 have B where A is present, 2 in 100 elsewhere. Then the rows without
 # B are not those of the population, because half of them have A.
@@ -352,19 +338,6 @@ class TestRowsSampledByAnyFinding:
         error = float(np.linalg.norm(weight * (right - value)) / weight.sum())
         assert found.value == pytest.approx(value)
         assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.05)
-
-    @pytest.mark.long
-    def test_change_nothing_if_their_weights_are_equal(self) -> None:
-        x, y = sampled_by_any(400, stream(2))
-        matrix = np.concatenate([y, y, y])
-        equal = rl.Prevalence.from_label_matrix(matrix, population=matrix, names=["A", "B"])
-        assert equal.patterns is not None
-        plain = rl.Prevalence.multilabel(dict(zip("AB", equal, strict=True)))
-        options: dict[str, Any] = {"draws": 100, "threshold": 0.1}
-        for intervals in ("analytic", "bootstrap"):
-            a, b = (evaluate(joint_predictions(x), y, at, intervals=intervals, **options) for at in (equal, plain))
-            assert same(a.to_dict(), b.to_dict())
-        assert same(rl.check(joint_predictions(x), y, equal).to_dict(), rl.check(joint_predictions(x), y, plain).to_dict())
 
     @pytest.mark.long
     def test_are_told_from_rows_of_the_population(self) -> None:
