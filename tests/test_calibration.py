@@ -223,8 +223,9 @@ class TestSmoothCurve:
             low = getattr(one, name) < 0.999  # beyond, the log-odds of a float are rounded
             np.testing.assert_allclose(logit(getattr(other, name))[low], logit(getattr(one, name))[low] + change, atol=1e-7)
         three, labels = predictions(400, 3)
-        rows, options = stream(3).permutation(400), {"prevalence": population(3), "positive": 1}
-        one, other = (smooth_calibration_curve(*each, **options) for each in ((three, labels), (three[rows], labels[rows])))
+        rows, pi = stream(3).permutation(400), population(3)
+        pairs = ((three, labels), (three[rows], labels[rows]))
+        one, other = (smooth_calibration_curve(*each, pi, positive=1) for each in pairs)
         np.testing.assert_allclose(one.observed, other.observed, rtol=1e-7)
 
     @pytest.mark.long
@@ -275,8 +276,8 @@ class TestSmoothCurve:
     def test_has_knots_at_harrells_places_as_many_as_the_rarer_side_allows(self) -> None:
         for events, knots in ((20, 3), (60, 4), (200, 5)):
             odds, y = true_odds(0.3, (300, events), 9)
-            options = {"grid": [0.1, 0.3, 0.6]}
-            one, other = (smooth_calibration_curve(of_odds(odds), y, 0.3, **options, knots=each) for each in (None, knots))
+            grid = [0.1, 0.3, 0.6]
+            one, other = (smooth_calibration_curve(of_odds(odds), y, 0.3, grid=grid, knots=each) for each in (None, knots))
             assert one.observed.tolist() == other.observed.tolist()
 
     def test_places_predictions_of_exactly_0_or_1_beyond_the_others(self) -> None:
@@ -292,8 +293,8 @@ class TestSmoothCurve:
     def test_that_does_not_exist_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         odds, y = true_odds(0.3, (40, 40), 8)
         table = of_odds(odds)
-        assert_refused(lambda: smooth_calibration_curve(of_odds(4.0 * y - 2 + 0.1 * odds), y, 0.3), "separated")
-        assert_refused(lambda: smooth_calibration_curve(of_odds(2 - 4.0 * y + 0.1 * odds), y, 0.3), "separated")
+        assert_refused(lambda: smooth_calibration_curve(of_odds(4.0 * y - 2 + 0.1 * odds), y, 0.3), "they are separated")
+        assert_refused(lambda: smooth_calibration_curve(of_odds(2 - 4.0 * y + 0.1 * odds), y, 0.3), "they are separated")
         assert_refused(lambda: smooth_calibration_curve(of_odds(np.zeros(80)), y, 0.3), "equal or certain")
         assert_refused(lambda: smooth_calibration_curve(table[y == 1], y[y == 1], 0.3), "every class")
         assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, knots=9), "knots")

@@ -187,7 +187,7 @@ def test_it_says_for_whom_the_model_works_worse_and_for_whom_nobody_can_say() ->
     assert "Worse for badly read: AUC" not in said  # ranks within a group are the same
     assert "Worse for badly read: sensitivity" in said
     assert "Worse for well read: specificity" in said
-    assert "Nobody can say for small (26 rows), three (3 rows)" in said
+    assert "Nobody can say for three (3 rows), small (26 rows)" in said
     assert [each["name"] for each in found["groups"] if each.get("few")] == ["small"]
     site = np.where(np.arange(3000) < 26, "small", np.where(np.arange(3000) % 2, "north", "south"))
     same = of_vendor(3000, 0.5, by={"site": site}).data["answers"][0]["subgroups"]["site"]["summary"]
@@ -299,7 +299,9 @@ def test_markdown_begins_with_the_metadata_of_model_hubs() -> None:
 def test_models_side_by_side_are_compared_on_the_same_rows() -> None:
     (risk, y), other = vendor(), vendor(seed=1)[0]
     tables = {"a": table(risk), "b": table(0.8 * risk + 0.2 * other)}
-    (found,) = card(tables, y, 0.1, threshold=0.3).data["comparisons"]
+    made = card(tables, y, 0.1, threshold=0.3)
+    (found,) = made.data["comparisons"]
+    assert re.findall(r'<option value="\d">(.*?)</option>', made.html()) == ["a", "b"]
     expected = compare(tables["a"], tables["b"], y, 0.1, threshold=0.3)
     assert found["differences"]["auc"]["value"] == expected.auc.value
     assert found["differences"]["auc"]["verdict"] == "a"

@@ -192,7 +192,7 @@ class TestLabels:
             np.testing.assert_equal(evaluated(labels), expected)
         y = np.array(ILL)
         for call in (metrics.roc_curve, metrics.ConformalSets.fit):
-            options = {"prevalence": 0.1, **({} if call is metrics.roc_curve else {"level": 0.5})}
+            options: dict[str, Any] = {"prevalence": 0.1, "level": 0.5}
             np.testing.assert_equal(vars(call(TABLE, y, **options)), vars(call(TABLE, y.astype(int), **options)))
         three = np.log([[0.8, 0.1, 0.1]] * 6)
         assert_refused(lambda: metrics.evaluate(three, pd.Series(ILL), [0.2, 0.3, 0.5]), r"in 0\.\.2")

@@ -83,8 +83,9 @@ class TestEvaluate:
         expected = evaluate(LOG_PROBS, LABELS, PREVALENCE, intervals=None).to_dict()
         maps, labels = (np.moveaxis(each.reshape(30, 10, 3), 2, 1) for each in (LOG_PROBS, LABELS))
         frames = [pd.DataFrame(each, columns=NAMES)[NAMES[::-1]] for each in (LOG_PROBS, LABELS)]
-        for given in ((finding_tables(LOG_PROBS, 3), LABELS), (maps, labels), frames):
-            assert same(evaluate(*given, PREVALENCE, intervals=None).to_dict(), expected)
+        pairs: list[Any] = [(finding_tables(LOG_PROBS, 3), LABELS), (maps, labels), frames]
+        for log_probs, target in pairs:
+            assert same(evaluate(log_probs, target, PREVALENCE, intervals=None).to_dict(), expected)
         assert same(evaluate(LOG_PROBS, LABELS, RATES, intervals=None).to_dict(), expected)
         checked = rl.check(lambda x: LOG_PROBS, (LOGITS, frames[1]), PREVALENCE)
         assert same(checked.to_dict(), rl.check(LOG_PROBS, LABELS, PREVALENCE).to_dict())

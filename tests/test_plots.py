@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from typing import Any
 
@@ -103,7 +103,7 @@ def test_every_curve_is_drawn_as_it_is_and_named_in_axes_and_legend(name: str) -
 
 
 PICTURES: dict[str, Callable[[], Axes]] = {
-    **{f"{name} {rate}": lambda name=name, rate=rate: picture(name, rate, True) for name in PLOTS for rate in (0.3, 0.01)},
+    **{f"{name} {rate}": partial(picture, name, rate, True) for name in PLOTS for rate in (0.3, 0.01)},
     "one roc": lambda: picture("roc", 0.3, many=False),
     "histogram": lambda: plots.plot_probability_histogram(HISTOGRAM),
     "histograms": lambda: plots.plot_probability_histogram({"first": HISTOGRAM, "other": HISTOGRAM}),
