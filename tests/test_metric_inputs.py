@@ -137,6 +137,7 @@ class TestMaps:
         curve = metrics.decision_curve(log_probs, y, 0.1, [0.1])
         assert bool((curve.high - curve.low > 0.08).all())  # as from one example of each class
 
+    @pytest.mark.long
     @pytest.mark.parametrize("by_image", [False, True])
     def test_have_the_interval_of_each_cell_when_moved(self, by_image: bool) -> None:
         (n, k), (log_probs, _) = SHAPES[1][:2], maps(SHAPES[1])
