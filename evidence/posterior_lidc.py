@@ -98,7 +98,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
     who = np.unique(nodules(data).patients, return_inverse=True)[1][asked]
     about = {"label": y[asked].numpy(), "patient": who, "test": np.arange(len(asked)) >= len(parts.valid)}
     found = pd.concat([frame.assign(**about) for frame in frames])
-    return found.assign(**dict(zip(R_HATS, r_hat, strict=True))).to_dict("records")  # type: ignore[return-value]
+    return found.assign(**dict(zip(R_HATS, r_hat, strict=True))).to_dict("records")
 
 
 def methods_of(data: str, loss: str) -> dict[str, Method]:

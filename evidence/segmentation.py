@@ -168,6 +168,7 @@ def train(cell: Cell, part: Part, rate: float) -> Iterator[tuple[int, UNet]]:
     """Train with Adam and a cosine schedule; yield the net at each checkpoint."""
     torch.manual_seed(cell.fold)
     net = UNet()
+    assert net.head.bias is not None
     nn.init.zeros_(net.head.bias)
     if cell.start == "π":
         rl.start_at_prevalence(net.head, part.prevalence)
@@ -249,7 +250,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
         sums = sums_by_patient(log_odds(net, part.test.x) + chosen.intercept, part.test).astype(np.float32)
         what = {"variant": variant, "rate": chosen.rate, "step": chosen.step, "intercept": chosen.intercept}
         found.append(about.assign(**what).join(pd.DataFrame(sums, columns=SUMS)))
-    return pd.concat(found).to_dict("records")  # type: ignore[return-value]
+    return pd.concat(found).to_dict("records")
 
 
 def sums_by_patient(odds: Tensor, test: Planes) -> np.ndarray:
