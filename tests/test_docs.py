@@ -43,6 +43,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
+RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
@@ -130,7 +131,7 @@ def test_programs_of_the_api_pages_run(page: Path, tmp_path: Path, monkeypatch: 
 
 def test_links_and_inclusions_lead_to_files() -> None:
     missing = []
-    for page in [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.md"))]:
+    for page in [*PAGES, *RECIPES, *sorted((ROOT / "docs" / "notebooks").glob("*.md"))]:
         parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
         targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]
         files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
@@ -139,7 +140,7 @@ def test_links_and_inclusions_lead_to_files() -> None:
 
 
 def test_names_of_the_package_exist() -> None:
-    names = {name for page in PAGES for name in re.findall(r"\brl\.(\w+)", text_of(page))}
+    names = {name for page in [*PAGES, *RECIPES] for name in re.findall(r"\brl\.(\w+)", text_of(page))}
     own = set(re.findall(r"`([A-Z][a-z]\w+)(?:\([^`]*\))?`", prose_of(README)))  # in capitals and small letters
     assert {"InformationGainLoss", "PrevalenceCorrectedClassifier"} <= own
     missing = sorted(name for name in names | own if not any(hasattr(room, name) for room in (rl, rl.sklearn, rl.boosting)))
