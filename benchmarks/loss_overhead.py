@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ def prevalence_of(k: int) -> rl.Prevalence:
     return rl.Prevalence(frequencies / frequencies.sum())
 
 
-def compared(calls: dict[str, Callable[[], object]], repeats: int, digits: int, apart: bool = False) -> list[str]:
+def compared(calls: Mapping[str, Callable[[], object]], repeats: int, digits: int, apart: bool = False) -> list[str]:
     """Return the cells of a row: milliseconds of cross-entropy and of ours, and their ratio."""
     plain, own = medians(calls, repeats, apart).values()
     return [f"{1e3 * plain:.{digits}f}", f"{1e3 * own:.{digits}f}", f"{own / plain:.{3 - digits // 2}f}"]
