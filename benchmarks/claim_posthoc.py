@@ -24,8 +24,7 @@ from unlabelled_methods import fit as fit_streams
 
 from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
 from rightloss.calibration.held_out import HeldOut
-from rightloss.calibration.likelihood import maximise
-from rightloss.calibration.model import CalibrationKind, fit_slopes
+from rightloss.calibration.model import CalibrationKind, fit_slopes, maximise
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 

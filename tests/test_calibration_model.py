@@ -123,7 +123,7 @@ class TestMaximumLikelihood:
     def test_large_sets_start_on_a_part_and_end_on_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         h, y = drawn(equal(3), 1000, 5)
         expected = fit_calibration(overconfident(h), y, "beta")
-        monkeypatch.setattr("rightloss.calibration.likelihood._BLOCK", 170)
+        monkeypatch.setattr("rightloss.calibration.model._BLOCK", 170)
         np.testing.assert_allclose(fit_calibration(overconfident(h), y, "beta").slopes, expected.slopes, rtol=1e-9)
 
     @pytest.mark.parametrize(("k", "seeds"), [(2, (0, 9, 13)), (3, (0, 2, 11)), (4, (5, 6, 18))])

@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from rightloss.shift import LabelShiftWarning, joint_prevalence
 from rightloss.shift.joint_prevalence import JointLikelihood, _whitened
-from rightloss.shift.regions import boundary_limit
+from rightloss.shift.maximum_likelihood import boundary_limit
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from stream_likelihood import Draws, GaussianClasses, asymptotic, derivatives, empirical_estimate, stream_estimate

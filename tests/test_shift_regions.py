@@ -32,7 +32,7 @@ from rightloss.shift import (
     PrevalenceEstimate,
     estimate_prevalence,
 )
-from rightloss.shift.regions import boundary_limit
+from rightloss.shift.maximum_likelihood import boundary_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 

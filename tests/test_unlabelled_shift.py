@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import rightloss as rl
 from rightloss.shift import LabelShiftWarning, UnlabelledShift, unlabelled_shift_test
-from rightloss.shift.stream_scores import HeldOutPart, normal_scores
+from rightloss.shift.unlabelled_shift import HeldOutPart, normal_scores
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 

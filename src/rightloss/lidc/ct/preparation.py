@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...arrays import checked_int
-from ...atomic_files import check_writable, write_whole
-from ...lock import only_run
+from ...atomic_files import check_writable, only_run, write_whole
 from ...process_pool import Failure, run_jobs
 from ..archive import checked_columns
 from ..readings import nodules as all_nodules
