@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import assert_refused, population, stream
-from normal_classes import DISTANCE, equal, exact, overconfident
 from normal_classes import drawn as drawn_at
+from normal_classes import equal, exact, overconfident
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
@@ -18,8 +18,6 @@ from sklearn.metrics import log_loss
 
 from rightloss import PrevalenceWarning
 from rightloss.calibration import Calibration, fit_calibration, fit_mean, match_mean
-from rightloss.calibration.held_out import HeldOut
-from rightloss.calibration.model import fit_slopes
 from rightloss.shift import estimate_prevalence
 
 KINDS = ("temperature", "affine", "beta")
@@ -87,13 +85,6 @@ class TestMaximumLikelihood:
         np.testing.assert_allclose(found.sampling, share, atol=1e-9)
         np.testing.assert_allclose(weights @ np.exp(found(overconfident(h))) / weights.sum(), share, atol=1e-9)
 
-    def test_it_undoes_what_was_done_to_the_predictions(self) -> None:
-        h, y = drawn(equal(3), 40_000, 56)
-        for shrink in (0, 1):
-            found = fit_calibration(overconfident(h), y, shrink=shrink)
-            np.testing.assert_allclose(found.temperature, 1.6, atol=0.08)
-            np.testing.assert_allclose(found.biases, np.array([0.6, 0.0, -0.6]) / 1.6, atol=0.08)
-
     def test_the_fit_does_not_depend_on_the_predictions_scale(self) -> None:
         h, y = drawn(equal(2), 400, 4)
         table = overconfident(h)
@@ -107,25 +98,6 @@ class TestMaximumLikelihood:
         expected = fit_calibration(overconfident(h), y, "beta")
         monkeypatch.setattr("rightloss.calibration.model._BLOCK", 170)
         np.testing.assert_allclose(fit_calibration(overconfident(h), y, "beta").slopes, expected.slopes, rtol=1e-9)
-
-    @pytest.mark.parametrize(("k", "seeds"), [(2, (0, 9, 13)), (4, (5, 6, 18))])
-    def test_no_solver_finds_better_slopes_for_certain_predictions_that_are_often_wrong(
-        self, k: int, seeds: tuple[int, ...]
-    ) -> None:
-        for seed in seeds:
-            random = np.random.default_rng(seed)
-            y = np.concatenate([np.arange(k), random.choice(k, 60 - k)])
-            table = log_softmax(300 * (random.normal(size=(60, k)) + random.normal(size=k)), axis=1).clip(np.log(1e-16))
-
-            def loss(both: np.ndarray, table: np.ndarray = table, y: np.ndarray = y) -> float:
-                calibrated = log_softmax(both[:k] * table + both[k:], axis=1)
-                return float(-calibrated[np.arange(60), y].sum())
-
-            found = fit_slopes(HeldOut(table, y), "beta", shrink=0)
-            bounds = [(0.0, None)] * k + [(None, None)] * k
-            flat = np.concatenate([np.full(k, 1e-3), np.zeros(k)])
-            best = minimize(loss, flat, bounds=bounds, method="SLSQP", options={"ftol": 1e-12, "maxiter": 1000})
-            assert loss(np.concatenate([found.slopes, found.biases])) < best.fun + 1e-6
 
 
 class TestCovariance:
@@ -204,19 +176,6 @@ class TestShrinkage:
         assert (found.slopes < 4).all()
         assert_refused(lambda: fit_calibration(table, y, kind, shrink=0), "separate the held-out labels.*shrink=1")
 
-    @pytest.mark.long
-    def test_few_rows_lose_less_by_it_on_new_ones(self) -> None:
-        """Of predictions that say nothing, and of good ones at a population with few of a class."""
-        gains = []
-        for seed in range(30):
-            for distance in (0.0, DISTANCE):
-                y = np.arange(2060) % 2
-                table = log_softmax(stream(seed).normal(size=(2060, 2)) + distance * np.eye(2)[y], axis=1)
-                fits = (fit_slopes(HeldOut(table[:60], y[:60]), "beta", shrink) for shrink in (1, 1e-9))
-                shrunk, free = (-log_loss(y[60:], np.exp(each.apply(table[60:]))) for each in fits)
-                gains.append(shrunk - free)
-        assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))
-
 
 class TestLabelsThatSayNothing:
     """All doors answer the label frequencies, and say so."""
@@ -276,17 +235,6 @@ class TestMatchingAMean:
         found = fit_mean(table, mean, weights)
         np.testing.assert_array_equal(found.slopes, 1)
         np.testing.assert_allclose(found.sampling, mean)
-
-    def test_a_mean_that_is_there_already_changes_nothing(self) -> None:
-        table = overconfident(drawn(equal(3), 500, 9)[0])
-        np.testing.assert_allclose(fit_mean(table, np.exp(table).mean(0)).biases, 0, atol=1e-9)
-
-    def test_small_slopes_give_nearly_the_mean_and_keep_the_order(self) -> None:
-        table = overconfident(drawn(equal(2), 500, 9)[0])
-        found = np.exp(fit_mean(table, 0.01, slopes=[0.01, 0.01])(table))[:, 1]
-        assert found.mean() == pytest.approx(0.01, rel=1e-9)
-        assert np.ptp(found) < 0.005
-        assert (np.argsort(found) == np.argsort(table[:, 1] - table[:, 0])).all()
 
     def test_it_is_matched_where_predictions_are_certain_and_a_class_is_rare(self) -> None:
         random = stream(3)
@@ -351,19 +299,6 @@ def test_bad_input_is_refused_with_what_to_do(case: str) -> None:
 class TestBeforeAnEstimate:
     """A calibration as a step of `estimate_prevalence`."""
 
-    def test_one_fitted_before_without_shrinkage_equals_one_fitted_there(self) -> None:
-        (x, _), (h, y) = drawn(population(3, 58), 300, 59), drawn(equal(3), 300, 60)
-        made = fit_calibration(overconfident(h), y, "beta", shrink=0)
-        one = estimate_prevalence(overconfident(x), equal(3), calibration=made)
-        two = estimate_prevalence(overconfident(x), equal(3), calibration="beta", held_out=(overconfident(h), y))
-        np.testing.assert_allclose(one.high, two.high)
-
-    def test_it_brings_the_estimate_nearer(self) -> None:
-        (x, _), (h, y) = drawn((0.95, 0.05), 5000, 61), drawn(equal(2), 5000, 62)
-        plain = estimate_prevalence(overconfident(x), 0.5, calibration="assumed")
-        better = estimate_prevalence(overconfident(x), 0.5, held_out=(overconfident(h), y))
-        assert abs(better.population[1] - 0.05) < 0.3 * abs(plain.population[1] - 0.05)
-
     def test_predictions_without_a_held_out_set_are_trusted_with_a_warning(self) -> None:
         (x, _), (h, y) = drawn((0.9, 0.1), 300, 1), drawn(equal(2), 300, 2)
         table, held_out = exact(x, equal(2)), (exact(h, equal(2)), y)
@@ -387,10 +322,3 @@ class TestBeforeAnEstimate:
         weights = 1 / ((np.exp(table) / rho) @ found.population)
         assert weights.mean() == pytest.approx(1, abs=1e-9)
         np.testing.assert_allclose((weights[:, None] * np.exp(table)).mean(0), rho, atol=1e-9)
-
-    def test_where_no_order_of_columns_helps_bbse_does(self) -> None:
-        """Three classes that avoid their own columns: no order of the columns agrees, and BBSE needs no agreement."""
-        (x, _), (h, y) = drawn((0.6, 0.3, 0.1), 4000, 12), drawn(equal(3), 4000, 13)
-        table, held = (log_softmax(-each, axis=1) for each in (x, h))
-        found = estimate_prevalence(table, equal(3), method="bbse", held_out=(held, y))
-        assert (np.abs(found.population - [0.6, 0.3, 0.1]) < 4 * found.standard_error).all()

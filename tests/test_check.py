@@ -161,10 +161,6 @@ class TestMistakes:
         assert found["impossible labels"].verdict == "look"
         assert found["skill"].verdict == "not tested"
 
-    def test_following_the_advice_on_plain_cross_entropy_puts_it_right(self) -> None:
-        table, y = plain(RARE)
-        assert check(retarget(table, from_=RARE.sampling, to=RARE.population), y, RARE, level=0.9999).ok
-
 
 class TestFigures:
     @pytest.mark.parametrize(("n", "rate"), [(1, 0.3), (1000, 0.1)])
@@ -198,29 +194,6 @@ class TestFigures:
         assert float(found["calibration slope"].seen.split()[0]) == pytest.approx(float(fit.coef_[0, 0]), rel=1e-3)
         offset = brentq(lambda a: float(np.mean(1 / (1 + np.exp(-odds - a)))) - rate, -5, 5)
         assert float(found["calibration intercept"].seen.split()[0]) == pytest.approx(offset, rel=1e-3)
-
-    @pytest.mark.long
-    def test_the_intervals_are_those_of_a_bootstrap(self) -> None:
-        prevalence = Prevalence(mix(0.7, 0.3), equal(2))
-        table, y = right(prevalence, 600, 22)
-        found = check(table, y, prevalence, level=0.8)  # five tests of 0.04: ± 2.05 standard errors
-        random, draws = np.random.default_rng(0), []
-        rows = [np.flatnonzero(y == c) for c in range(2)]
-        odds = np.diff(table)[:, 0] + math.log(float((y == 1).sum() / (y == 0).sum())) - math.log(0.3 / 0.7)
-        for _ in range(400):
-            index = np.concatenate([random.choice(each, len(each)) for each in rows])
-            fit = LogisticRegression(C=np.inf).fit(odds[index, None], y[index])
-            p = np.exp(table)[index, 1]
-            mean = 0.7 * p[: len(rows[0])].mean() + 0.3 * p[len(rows[0]) :].mean()
-            offset = brentq(lambda a, o=odds[index]: float(np.mean(1 / (1 + np.exp(-o - a)))) - float(y.mean()), -5, 5)
-            draws.append((mean, float(fit.coef_[0, 0]), offset))
-        for name, error in zip(
-            ("mean prediction", "calibration slope", "calibration intercept"), np.std(draws, axis=0), strict=True
-        ):
-            value, low, high = (float(part.strip("(),")) for part in found[name].seen.replace("to", "").split())
-            # 400 draws give a standard deviation to 3.5 %
-            assert (high - low) / 2 / 2.054 == pytest.approx(error, rel=0.15), name
-            assert low < value < high
 
     @pytest.mark.parametrize("weight", [2.0, 10.0, 1e6])
     def test_few_examples_are_tested_by_students_t(self, weight: float) -> None:

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rightloss import (
     Bernoulli,
-    InformationGainLoss,
     Prevalence,
     PrevalenceLayer,
     RebalancedSampler,
@@ -63,28 +62,6 @@ class TestMistakes:
             found = check(model, (x, y), prevalence, likelihood=Bernoulli())
             assert any(row.name == "logits" for row in found.rows) == seen
             assert not found.ok
-
-    @pytest.mark.parametrize("loss", ["gain", "plain"])
-    def test_trained_nets_pass_or_fail_by_their_loss(self, loss: str) -> None:
-        x, y = drawn(RARE.sampling, 20_000, 11)
-        model = nn.Linear(2, 2).double()
-        criterion: nn.Module = {
-            "gain": InformationGainLoss(Prevalence(RARE.population, RARE.sampling, evidence=1.0)),
-            "plain": nn.CrossEntropyLoss(),
-        }[loss]
-        search = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
-
-        def closure() -> Tensor:
-            search.zero_grad()
-            value: Tensor = criterion(model(x), y)
-            value.backward()
-            return value
-
-        search.step(closure)
-        found = check(model, drawn(RARE.sampling, 2000, 12), RARE, level=0.9999)
-        assert found.ok == (loss != "plain"), found
-        if loss == "plain":
-            assert "plain cross-entropy" in found["mean prediction"].remedy
 
 
 class TestForms:

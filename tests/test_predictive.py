@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +31,7 @@ from rightloss import (
     shift,
     undo_sampling,
 )
-from rightloss.inference.distributions import DenseGaussian, Layout, Particles
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.prediction import Prediction
 from rightloss.predictive import PrevalenceLayer
@@ -107,24 +106,6 @@ class TestPredictive:
 
 
 class TestPredictAtAPopulation:
-    @pytest.mark.long
-    def test_the_interval_of_a_logistic_line_is_that_of_its_log_odds(self) -> None:
-        """w·x + b is Gaussian, and a new prevalence moves it: quantiles of p are σ of its own, within their standard error."""
-        model, prevalence = nn.Linear(6, 1).double(), Prevalence.binary(0.1, evidence=1.0)
-        mean = torch.randn(7, dtype=torch.float64, generator=generator(1))
-        factor = torch.randn(7, 7, dtype=torch.float64, generator=generator(2)) / 4
-        layout = Layout.of(dict(model.named_parameters()))
-        posterior = Posterior(model, prevalence, Bernoulli(), DenseGaussian(mean, factor), layout)
-        wide = torch.cat([X, torch.ones(len(X), 1, dtype=X.dtype)], 1)
-        middle, deviation = wide @ mean + math.log(0.3 / 0.7) - math.log(0.1 / 0.9), (wide @ factor).norm(dim=1)
-        draws, level = 5_000, 0.9
-        found = posterior.predict(X, draws, generator(3), population=0.3, level=level)
-        z = scipy.stats.norm.ppf((1 + level) / 2)
-        error = math.sqrt((1 - level) / 2 * (1 + level) / 2 / draws) / scipy.stats.norm.pdf(z)
-        for end, expected in ((found.low[:, 1], -z), (found.high[:, 1], z)):
-            assert float(((torch.logit(end) - middle) / deviation - expected).abs().max()) < 5 * error
-        torch.testing.assert_close(found.low[:, 0], 1 - found.high[:, 1])
-
     def test_its_own_population_changes_nothing_and_draws_that_agree_have_no_width(self) -> None:
         posterior = posterior_of_net(kind="DiagonalGaussian")
         expected, found = posterior.predict(X), posterior.predict(X, population=posterior.prevalence)
@@ -183,7 +164,6 @@ def test_the_name_is_a_function_and_a_package() -> None:
 
 LOG_PROBS = torch.log_softmax(2 * torch.randn(200, 2, dtype=torch.float64, generator=generator(1)), 1)
 LABELS = torch.bernoulli(LOG_PROBS[:, 1].exp(), generator=generator(2)).long()
-HELD_OUT = (LOG_PROBS, LABELS)
 SETS = metrics.ConformalSets.fit(LOG_PROBS, LABELS, 0.3)
 CALIBRATION = shift.fit_calibration(LOG_PROBS, LABELS)
 

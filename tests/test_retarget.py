@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draws import assert_mean_is, assert_refused, population, stream, unchecked_types
+from draws import assert_refused, population, stream, unchecked_types
 from scipy import integrate, special, stats
 from scipy.special import log_expit, log_softmax
 from sklearn.ensemble import RandomForestClassifier
@@ -88,14 +88,6 @@ class TestRetarget:
         joint = [density * population(k, seed) for seed in (1, 2)]
         here, there = (np.log(each / each.sum(1, keepdims=True)) for each in joint)
         np.testing.assert_allclose(retarget(here, population(k, 1), population(k, 2)), there, rtol=0, atol=1e-12)
-
-    def test_on_people_of_the_population_the_mean_prediction_is_its_prevalence(self) -> None:
-        rng, k, centres = stream(3), 3, np.array([0.0, 1.0, 2.0])
-        here, there = population(k, 1), np.array([0.9, 0.09, 0.01])
-        y = rng.choice(k, 200_000, p=there)
-        x = centres[y] + rng.normal(size=len(y))
-        table = log_softmax(np.log(here) - (x[:, None] - centres) ** 2 / 2, 1)
-        assert_mean_is(np.exp(retarget(table, here, there)), there)
 
     @pytest.mark.parametrize(("from_", "to"), [(0.5, 1e-9), (0.02, 0.3), (0.5, 1 - 1e-6)])
     def test_the_odds_of_class_1_are_multiplied_by_the_ratio_of_the_mixes_odds(self, from_: float, to: float) -> None:
@@ -203,20 +195,6 @@ class TestInterval:
                 reached = math.exp(c * side - special.betaln(c, d)) / c
             assert math.isclose(reached, smaller, rel_tol=1e-8)
 
-    def test_for_three_classes_of_which_one_is_ruled_out_it_is_that_of_two(self) -> None:
-        """Given y ≠ 2, π_1/(π_0 + π_1) ~ Beta(α_1, α_0): so the quantiles found by draws have known shares."""
-        draws, (zero, one) = 40_000, (20.0, 3.0)
-        table = np.concatenate([predictions_at_half(), np.full((5, 1), -INF)], 1)
-        to = Prevalence.dirichlet([zero, one, 5.0])
-        found = retarget_interval(table, [0.4, 0.4, 0.2], to, draws=draws, generator=stream(1))
-        exact = retarget_interval(predictions_at_half(), 0.5, Prevalence.beta(one, zero))
-        assert np.array_equal(found.high[:, 2], np.zeros(5))
-        for share, ends in ((0.025, found.low), (0.975, found.high)):
-            reached = stats.beta.cdf(special.expit(special.logit(ends[1:, 1]) - ODDS[1:]), one, zero)
-            np.testing.assert_allclose(reached, share, rtol=0, atol=4 * (0.025 * 0.975 / draws) ** 0.5)
-        spread = (exact.high - exact.low)[:, 1] / 3.9  # of p(1|x,π), about
-        assert bool((np.abs(found.mean[:, 1] - exact.mean[:, 1]) < 5 * spread / draws**0.5).all())
-
     @pytest.mark.parametrize(("draws", "level"), [(41, 0.95), (101, 0.9)])
     def test_for_three_classes_it_is_made_of_the_draws_own_mean_and_quantiles(self, draws: int, level: float) -> None:
         table, mix = classified(RandomForestClassifier, 3)
@@ -237,19 +215,6 @@ class TestInterval:
         parts = retarget_interval(table[:50], mix, to, generator=stream(5))
         for name in ("mean", "low", "high"):
             np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-13)
-
-    @pytest.mark.parametrize("k", [2, 3])
-    def test_it_encloses_the_prediction_at_the_mean_and_shrinks_on_it_as_more_is_known(self, k: int) -> None:
-        table, mix = log_softmax(3 * stream(k).normal(size=(50, k)), 1), population(k, 1)
-        pi = 0.9 * population(k, 3) + 0.1 / k
-        centre = np.exp(retarget(table, mix, pi))
-        before = np.full_like(centre, INF)
-        for people in (50.0, 5000.0, 500000.0):
-            found = retarget_interval(table, mix, Prevalence.dirichlet(people * pi), generator=stream(2))
-            assert bool(((found.low <= centre) & (centre <= found.high)).all())
-            assert bool((found.high - found.low < before).all())
-            before = found.high - found.low
-        np.testing.assert_allclose(found.mean, centre, rtol=0, atol=1e-3)
 
     def test_a_certain_prevalence_gives_an_interval_of_no_width(self) -> None:
         expected = np.exp(retarget(predictions_at_half(), 0.5, 0.1))

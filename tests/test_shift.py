@@ -13,7 +13,6 @@ import pytest
 from draws import assert_mean_is, assert_refused, population, stream
 from normal_classes import (
     best_on_simplex,
-    certain,
     constant,
     drawn,
     equal,
@@ -49,17 +48,6 @@ class TestMaximumLikelihood:
         assert found.log_likelihood >= log_likelihood(best, table, rho) - 1e-9
         assert found.log_likelihood == pytest.approx(log_likelihood(found.population, table, rho), abs=1e-8)
 
-    def test_it_is_where_plain_em_arrives(self) -> None:
-        rho = population(3, 4)
-        table = exact(drawn(population(3, 5), 60, 6)[0], rho)
-        ratios, pi = (np.exp(table) / rho), rho
-        for _ in range(5_000):
-            shares = ratios * pi
-            pi = (shares / shares.sum(1, keepdims=True)).mean(0)
-        found = estimate_prevalence(table, rho, region=None)
-        np.testing.assert_allclose(found.population, pi, atol=1e-9)
-        assert found.iterations < 15
-
     @pytest.mark.parametrize("k", [4, 60])
     def test_no_class_could_gain_at_the_maximum_and_absent_ones_reach_0(self, k: int) -> None:
         rho, mix = equal(k), equal(k)
@@ -85,14 +73,6 @@ class TestMaximumLikelihood:
         other = estimate_prevalence(table[rows][:, classes], rho[classes], method=method, held_out=(held[:, classes], back[y]))
         for one, two in ((first.population, other.population), (first.low, other.low), (first.high, other.high)):
             np.testing.assert_allclose(two, one[classes], atol=1e-6, rtol=0)
-
-    def test_certain_predictions_are_counted(self) -> None:
-        labels = np.array([0] * 7 + [1] * 2 + [2])
-        sharp = log_softmax(1e4 * np.eye(3)[labels], axis=1)
-        for table in (certain(labels, 3), sharp):
-            found = estimate_prevalence(table, population(3, 17))
-            np.testing.assert_allclose(found.population, np.array([0.7, 0.2, 0.1]), atol=1e-9, rtol=0)
-            assert found.condition == pytest.approx(1)
 
     def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
         rho = np.array([0.7, 0.3])
@@ -122,11 +102,6 @@ class TestMaximumLikelihood:
 class TestIdentity:
     """The commonest mistake in this field is the wrong direction."""
 
-    def test_data_at_the_sampled_mix_give_the_sampled_mix(self) -> None:
-        rho = population(5, 20)
-        found = estimate_prevalence(exact(drawn(rho, 4000, 21)[0], rho), rho)
-        assert bool((np.abs(found.population - rho) < 4 * found.standard_error).all())
-
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: Any) -> None:
         h, y = drawn(0.5 * population(4, 22) + 0.5 * equal(4), 500, 23)
@@ -137,14 +112,6 @@ class TestIdentity:
         np.testing.assert_allclose(found.sampling, np.exp(found.calibration(overconfident(h))).mean(0))
         if kind in ("affine", "beta"):
             np.testing.assert_allclose(found.population, labelled, atol=1e-7, rtol=0)
-
-    def test_by_default_a_held_out_set_gives_its_own_frequencies_whatever_the_predictions(self) -> None:
-        h, y = drawn(equal(2), 2000, 26)
-        biased = log_softmax(exact(h, equal(2)) + np.array([0.0, 1.0]), axis=1)
-        found = estimate_prevalence(biased, 0.5, held_out=(biased, y))
-        assert float(found.population[1]) == pytest.approx(float(y.mean()), abs=1e-7)
-        trusting = estimate_prevalence(biased, 0.5, held_out=(biased, y), calibration="mean")
-        assert float(trusting.population[1]) > float(y.mean()) + 0.05
 
     @pytest.mark.parametrize("method", LINEAR)
     def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: Any) -> None:
@@ -247,13 +214,6 @@ class TestStreams:
             for name in ("low", "high", "covariance"):  # by the curvature one last step before
                 np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-7, rtol=0)
 
-    def test_profiles_of_streams_are_those_of_tables(self, table: np.ndarray) -> None:
-        whole = estimate_prevalence(table, equal(3))
-        found = estimate_prevalence(split(table, 300), equal(3), region="profile")
-        assert whole.region == "profile"
-        np.testing.assert_allclose(found.low, whole.low, atol=1e-7, rtol=0)
-        np.testing.assert_allclose(found.high, whole.high, atol=1e-7, rtol=0)
-
     def test_a_memory_map_is_read_in_blocks_and_a_private_one_keeps_its_changes(self, tmp_path: Path) -> None:
         table = exact(drawn(np.array([0.9, 0.1]), 300_000, 42)[0], equal(2)).astype(np.float32)
         np.save(tmp_path / "predictions.npy", table)
@@ -274,13 +234,6 @@ class TestStreams:
         two = exact(drawn(equal(2), 100, 44)[0], np.array([0.75, 0.25]))
         for rho in (0.25, [0.75, 0.25], Prevalence.binary(0.001, sampling=0.25)):
             assert estimate_prevalence(two, rho).sampling.tolist() == [0.75, 0.25]  # type: ignore[arg-type]
-
-    def test_half_precision_is_accepted(self, table: np.ndarray) -> None:
-        h, y = drawn(equal(3), 600, 46)
-        options: dict[str, Any] = {"held_out": (exact(h, equal(3)).astype(np.float16), y), "calibration": "mean"}
-        found = estimate_prevalence(table.astype(np.float16), equal(3), level=np.float32(0.9), **options)  # type: ignore[arg-type]
-        assert float(found.prevalence().sampling.sum()) == pytest.approx(1, abs=1e-12)
-        assert found.level == pytest.approx(0.9)
 
     def test_a_stream_that_changes_is_refused(self, table: np.ndarray) -> None:
         calls = iter(range(100))

@@ -19,7 +19,7 @@ from normal_classes import (
     mix,
     overconfident,
 )
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import log_softmax
 from scipy.stats import beta, binomtest, chi2, dirichlet, norm
 from scipy.stats import t as student
@@ -51,30 +51,6 @@ class TestProfile:
         assert float(found.low[1]) == pytest.approx(brentq(excess, 1e-12, best, xtol=1e-12), abs=1e-7)
         assert float(found.high[1]) == pytest.approx(brentq(excess, best, 1 - 1e-12, xtol=1e-12), abs=1e-7)
         np.testing.assert_allclose(found.low, 1 - found.high[::-1], atol=1e-12, rtol=0)
-
-    @pytest.mark.long
-    def test_three_classes_end_where_the_best_of_the_others_does(self) -> None:
-        table = exact(drawn(mix(0.6, 0.3, 0.1), 300, 2)[0], equal(3))
-        found = estimate_prevalence(table, equal(3))
-        top = found.log_likelihood
-
-        def excess(t: float, k: int) -> float:
-            def at(share: float) -> np.ndarray:
-                return np.insert(np.array([share, 1 - share]) * (1 - t), k, t)
-
-            inner = minimize(
-                lambda s: -log_likelihood(at(float(s[0])), table, equal(3)),
-                [0.5],
-                bounds=[(1e-9, 1 - 1e-9)],
-                options={"ftol": 1e-15},
-            )
-            assert top is not None
-            return 2 * (top + float(inner.fun)) - chi2.ppf(0.95, 1)
-
-        for k in range(3):
-            best = float(found.population[k])
-            assert float(found.low[k]) == pytest.approx(brentq(excess, 1e-9, best, args=(k,), xtol=1e-9), abs=2e-5)
-            assert float(found.high[k]) == pytest.approx(brentq(excess, best, 0.99, args=(k,), xtol=1e-9), abs=2e-5)
 
     def test_a_class_that_may_be_absent_has_only_an_upper_bound(self) -> None:
         table = exact(drawn(mix(0.9998, 0.0001, 0.0001), 300, 3)[0], equal(3))
@@ -122,14 +98,6 @@ class TestProfile:
         width = profile.high - profile.low
         assert bool((np.abs(profile.low - curvature.low) < 0.02 * width).all())
         assert bool((np.abs(profile.high - curvature.high) < 0.02 * width).all())
-
-    def test_covariances_are_those_of_frequencies(self) -> None:
-        (x, _), (h, y) = drawn(population(4, 6), 500, 7), drawn(equal(4), 500, 8)
-        cases: list[dict[str, Any]] = [{}, {"calibration": "beta"}, {"method": "bbse"}, {"method": "rlls-soft"}]
-        for options in cases:
-            found = estimate_prevalence(overconfident(x), equal(4), held_out=(overconfident(h), y), **options)
-            np.testing.assert_allclose(found.covariance.sum(1), 0, atol=1e-7, rtol=0)
-            assert bool((np.linalg.eigvalsh(found.covariance) > -1e-12).all())
 
     def test_no_region_is_the_estimate_itself(self) -> None:
         found = estimate_prevalence(exact(drawn(equal(3), 100, 9)[0], equal(3)), equal(3), region=None)
@@ -240,15 +208,6 @@ class TestBoundaryLimit:
         assert boundary_limit(0.0, 0.4) == 0  # of a low level: nothing but the estimate
         assert boundary_limit(3.0, 0.4) == pytest.approx(chi2.ppf(0.4, 1), rel=1e-9)
 
-    def test_makes_one_interval_that_is_never_longer_than_that_of_chi2(self) -> None:
-        grid = np.linspace(0, 12, 601)
-        limits = np.array([boundary_limit(t, 0.95) for t in grid])
-        for x in np.linspace(-4, 6, 21):
-            deviance = 2 * (norm.logpdf(x - max(x, 0.0)) - norm.logpdf(x - grid))
-            within = np.flatnonzero(deviance <= limits)
-            assert len(within) == within[-1] - within[0] + 1
-            assert set(within) <= set(np.flatnonzero(deviance <= chi2.ppf(0.95, 1) + 1e-9))
-
     @pytest.mark.parametrize("degrees", [3.0, 22.0])
     def test_far_from_the_boundary_is_students_within_wallaces_approximation(self, degrees: float) -> None:
         exact = student.ppf(0.975, degrees) ** 2
@@ -284,19 +243,6 @@ class TestAbsentClasses:
         found = estimate_prevalence(certain(labels, 3), equal(3), region=region)
         assert found.standard_error[:2].tolist() == pytest.approx([math.sqrt(0.25 / 2000)] * 2, rel=1e-2)
         assert float(found.high[2]) == pytest.approx(norm.ppf(0.975) ** 2 / 2 / 2000, rel=2e-3)
-
-    def test_the_curvature_region_of_a_class_at_0_ends_where_the_parabola_of_its_deviance_does(self) -> None:
-        at_0 = 0
-        for seed in range(12):
-            table = exact(drawn(mix(0.9999, 0.0001), 2000, seed)[0], equal(2))
-            found = estimate_prevalence(table, 0.5, region="curvature")
-            if float(found.population[1]) == 0:
-                at_0 += 1
-                gain = np.exp(table[:, 1] - table[:, 0]) - 1  # L(t) = Σ log(1 + t gain), but for a constant
-                high = float(found.high[1])
-                deviance = -2 * high * float(gain.sum()) + high**2 * float((gain**2).sum())
-                assert deviance == pytest.approx(norm.ppf(0.975) ** 2, rel=1e-6)
-        assert at_0 > 0
 
 
 class TestNothingKnown:

@@ -233,13 +233,6 @@ class TestItsRules:
         found = undo_sampling(table(2), sampling=0.5, population=0.01)
         np.testing.assert_allclose(found, retarget(table(2), 0.5, 0.01), rtol=0, atol=1e-13)
 
-    def test_a_population_can_be_one_per_row(self) -> None:
-        each = stream(3).uniform(0.05, 0.95, (20, 1))
-        found = undo_sampling(table(2), pos_weight=9, labels=PAIR, population=each)
-        for row in range(20):
-            alone = undo_sampling(table(2)[row : row + 1], pos_weight=9, labels=PAIR, population=each[row, 0])
-            np.testing.assert_allclose(found[row : row + 1], alone, rtol=0, atol=1e-13)
-
     def test_only_ratios_of_weights_count_and_no_rebalancing_is_exactly_the_identity(self) -> None:
         scaled = undo_sampling(table(3), class_weight=[1e6, 4e6, 12e6])
         np.testing.assert_allclose(scaled, undo_sampling(table(3), class_weight=[1, 4, 12]), rtol=0, atol=1e-12)

@@ -81,23 +81,8 @@ class TestSize:
         assert_no_more_than(float(refused), 0.06, 40)
         assert share_refused(cases) > 0.25
 
-    @pytest.mark.long
-    def test_of_votes_by_their_share(self) -> None:
-        cases = []
-        for seed in range(40):
-            x, _, unlabelled = drawn(60, 0.2, 4000 + seed)
-            risk = 1 / (1 + np.exp(-(1.5 * x[:, 0] - 1.5**2 / 2)))  # at equal classes, as drawn
-            cases.append((x, np.stack([1 - risk, risk], 1), unlabelled, 0.2))
-        assert_no_more_than(share_refused(cases), 0.06, 40)
-
 
 class TestPower:
-    @pytest.mark.long
-    def test_it_grows_with_the_shift(self) -> None:
-        low, high = (share_refused([(*drawn(100, 0.3, seed, shift), 0.3) for seed in range(20)]) for shift in (0.25, 0.5))
-        assert 0.15 < low <= high
-        assert high > 0.9
-
     @pytest.mark.long
     @pytest.mark.parametrize(
         ("change", "kind", "known"), [("mean", "means", True), ("spread", "spreads", False), ("correlation", "pairs", True)]
