@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from draws import assert_mean_is, assert_refused, population, stream
 from scipy.special import log_expit, log_softmax
-from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -56,23 +55,6 @@ def three_gaussians() -> Task:
     return gaussians(THREE, CENTRES, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.8, 0.8]])
 
 
-def cells() -> Task:
-    """The two Gaussians along their diagonal, cut into six cells: what trees can express."""
-    edges = np.linspace(-1.5, 1.5, 5)
-
-    def sample(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        y = rng.choice(2, n, p=TWO)
-        x = rng.normal(size=n) + (2 * y - 1) * SEPARATION
-        return np.searchsorted(edges, x)[:, None].astype(float), y
-
-    def log_probs(x: np.ndarray) -> np.ndarray:
-        ends = np.concatenate([[-np.inf], edges, [np.inf]])
-        share = np.stack([np.diff(norm.cdf(ends - mean)) for mean in (-SEPARATION, SEPARATION)], 1)
-        return log_softmax(np.log(share) + np.log(TWO), 1)[x[:, 0].astype(int)]
-
-    return Task(TWO, sample, log_probs, np.arange(6.0)[:, None])
-
-
 def scikit(**settings: Any) -> Fit:
     def fit(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000, **settings).fit(x, y).predict_log_proba(points)
@@ -107,24 +89,6 @@ def torch_pos_weight(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.r
     return log_expit(np.concatenate([-logit, logit], 1))
 
 
-def boosted(make: Callable[[], Any]) -> Fit:
-    def fit(x: np.ndarray, y: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return np.log(make().fit(x, y).predict_proba(points).astype(np.float64))
-
-    return fit
-
-
-def lightgbm(**settings: Any) -> Any:
-    return pytest.importorskip("lightgbm").LGBMClassifier(
-        n_estimators=100, learning_rate=0.2, num_leaves=8, n_jobs=1, verbose=-1, **settings
-    )
-
-
-def trees(**settings: Any) -> Any:
-    xgboost = pytest.importorskip("xgboost")
-    return xgboost.XGBClassifier(n_jobs=1, n_estimators=60, learning_rate=0.3, max_depth=3, reg_lambda=0, **settings)
-
-
 def evenly(y: np.ndarray, rng: np.random.Generator) -> Any:
     generator = pytest.importorskip("torch").Generator().manual_seed(int(rng.integers(2**32)))
     from rightloss import RebalancedSampler
@@ -147,12 +111,6 @@ WAYS: dict[str, tuple[Callable[[], Task], Fit, Callable[[np.ndarray], dict[str, 
     "undersampled": (two_gaussians, resampled(a_fifth_of_class_0), lambda y: {"kept": {0: 0.2}}),
     "torch pos_weight": (two_gaussians, torch_pos_weight, lambda y: {"pos_weight": np.array([9.0])}),
     "RebalancedSampler": (two_gaussians, resampled(evenly), lambda y: {"sampling": [0.5, 0.5], "labels": y}),
-    "XGBoost trees": (cells, boosted(lambda: trees(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
-    "LightGBM bags of a fifth of class 0": (
-        cells,
-        boosted(lambda: lightgbm(subsample_freq=1, neg_bagging_fraction=0.2)),
-        lambda y: {"neg_bagging_fraction": 0.2},
-    ),
 }
 
 
