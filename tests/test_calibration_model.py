@@ -212,7 +212,7 @@ class TestLabelsThatSayNothing:
         ("kind", "mixed", "separation"), [("temperature", 0.5, 1.0), ("affine", 0.05, 1.0), ("beta", 0.5, 50.0)]
     )
     def test_swapped_columns_are_named_with_the_order_that_is_right(self, kind: Any, mixed: float, separation: float) -> None:
-        mix = (1 - mixed, mixed)
+        mix = np.array([1 - mixed, mixed])
         h, y = drawn(mix, 600, 10)
         table = exact(h + separation * np.eye(2)[y], mix)
         assert_refused(lambda: fit_calibration(table[:, ::-1], y, kind), r"log_probs\[:, \[1, 0\]\] agrees")
@@ -220,7 +220,7 @@ class TestLabelsThatSayNothing:
     @pytest.mark.parametrize("order", [[1, 2, 0], [2, 0, 1], [2, 1, 0]])
     def test_following_the_advice_gives_the_fit_of_the_right_order(self, order: list[int]) -> None:
         h, y = drawn((0.6, 0.3, 0.1), 2000, 11)
-        table = exact(h, (0.6, 0.3, 0.1))
+        table = exact(h, np.array([0.6, 0.3, 0.1]))
         wrong = table[:, np.argsort(order)]
         kind: Any = "beta" if any(k == column for k, column in enumerate(order)) else "affine"
         assert_refused(lambda: fit_calibration(wrong, y, kind), rf"log_probs\[:, \[{', '.join(map(str, order))}\]\] agrees")

@@ -133,7 +133,7 @@ def test_bad_input_is_refused() -> None:
     (x, _), (h, y) = drawn(equal(2), 50, 70), drawn(equal(2), 50, 71)
     table, pair = overconfident(x), (overconfident(h), y)
     assert_refused(lambda: label_shift_test(np.exp(table), pair), "look like probabilities")
-    assert_refused(lambda: label_shift_test(table, None), "a pair")  # type: ignore[call-overload]
+    assert_refused(lambda: label_shift_test(table, None), "a pair")
     assert_refused(lambda: label_shift_test(table, (pair[0], y * 0)), "every class")
     assert_refused(lambda: label_shift_test(table, pair, level=0), "`level`")
     assert_refused(lambda: label_shift_test(table, pair, [0.5, 0.2, 0.3]), "2 entries")

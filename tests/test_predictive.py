@@ -101,7 +101,8 @@ class TestPredictive:
         assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
         assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be an int of at least 1, but got 0")
-        for level in (0, 95, "0.9"):
+        levels: list[Any] = [0, 95, "0.9"]
+        for level in levels:
             assert_refused(partial(posterior.predict, X, level=level), "`level` to lie strictly between 0 and 1")
 
 

@@ -144,7 +144,7 @@ class TestFromLabels:
 
     def test_one_number_is_the_frequency_of_class_1(self) -> None:
         for rate in (0.125, np.float32(0.125), np.array(0.125)):
-            assert Prevalence.from_labels([0, 1, 1, 1], rate) == Prevalence([0.875, 0.125], sampling=[0.25, 0.75])  # type: ignore[arg-type]
+            assert Prevalence.from_labels([0, 1, 1, 1], rate) == Prevalence([0.875, 0.125], sampling=[0.25, 0.75])
 
     def test_the_ignored_label_can_be_chosen(self) -> None:
         labels = np.array([0, 255, 1, 255, 0, 0])

@@ -133,7 +133,7 @@ class TestRetarget:
             table = np.log([[0.5, 0.5], [0.25, 0.75]]).astype(dtype)
             found = retarget(table, 0.75, 0.5)
             assert found.dtype == dtype
-            np.testing.assert_allclose(found, np.log([[0.75, 0.25], [0.5, 0.5]]), rtol=0, atol=4 * np.finfo(dtype).eps)
+            np.testing.assert_allclose(found, np.log([[0.75, 0.25], [0.5, 0.5]]), rtol=0, atol=4 * float(np.finfo(dtype).eps))
         assert isinstance(retarget(np.log([[0.5, 0.5]]).tolist(), 0.75, 0.5), np.ndarray)
 
     @pytest.mark.parametrize(("a", "b"), [(0.5, 3.0), (30.0, 70.0)])
@@ -219,7 +219,7 @@ class TestInterval:
     def test_a_certain_prevalence_gives_an_interval_of_no_width(self) -> None:
         expected = np.exp(retarget(predictions_at_half(), 0.5, 0.1))
         for to in (0.1, [0.9, 0.1], Prevalence.binary(0.1), np.full((5, 1), 0.1)):
-            found = retarget_interval(predictions_at_half(), 0.5, to)  # type: ignore[arg-type]
+            found = retarget_interval(predictions_at_half(), 0.5, to)
             for ends in (found.low, found.mean, found.high):
                 np.testing.assert_allclose(ends, expected, rtol=1e-14)
 

@@ -217,7 +217,7 @@ class TestStreams:
     def test_a_memory_map_is_read_in_blocks_and_a_private_one_keeps_its_changes(self, tmp_path: Path) -> None:
         table = exact(drawn(np.array([0.9, 0.1]), 300_000, 42)[0], equal(2)).astype(np.float32)
         np.save(tmp_path / "predictions.npy", table)
-        mapped, private = (np.load(tmp_path / "predictions.npy", mmap_mode=mode) for mode in ("r", "c"))  # type: ignore[call-overload]
+        mapped, private = (np.load(tmp_path / "predictions.npy", mmap_mode=mode) for mode in ("r", "c"))
         assert isinstance(mapped, np.memmap)
         found, whole = (estimate_prevalence(each, 0.5, region=None) for each in (mapped, table))
         np.testing.assert_allclose(found.population, whole.population, atol=1e-10, rtol=0)
@@ -233,7 +233,7 @@ class TestStreams:
             np.testing.assert_allclose(found.population, whole.population, atol=1e-6, rtol=0)
         two = exact(drawn(equal(2), 100, 44)[0], np.array([0.75, 0.25]))
         for rho in (0.25, [0.75, 0.25], Prevalence.binary(0.001, sampling=0.25)):
-            assert estimate_prevalence(two, rho).sampling.tolist() == [0.75, 0.25]  # type: ignore[arg-type]
+            assert estimate_prevalence(two, rho).sampling.tolist() == [0.75, 0.25]
 
     def test_a_stream_that_changes_is_refused(self, table: np.ndarray) -> None:
         calls = iter(range(100))

@@ -178,7 +178,7 @@ class TestItsRules:
     @pytest.mark.parametrize("word", ["pos_weight", "scale_pos_weight"])
     def test_a_positive_weight_is_the_weight_of_class_1(self, word: str) -> None:
         for form in (9, np.float32(9), np.array(9.0), np.array([9.0])):
-            found = undo_sampling(table(2), **{word: form})  # type: ignore[arg-type]
+            found = undo_sampling(table(2), **{word: form})
             np.testing.assert_allclose(np.exp(found), by_hand(table(2), [1, 9]), rtol=1e-12)
 
     def test_bagging_fractions_are_the_shares_kept(self) -> None:
@@ -194,8 +194,9 @@ class TestItsRules:
     def test_only_ratios_of_weights_count_and_no_rebalancing_is_exactly_the_identity(self) -> None:
         scaled = undo_sampling(table(3), class_weight=[1e6, 4e6, 12e6])
         np.testing.assert_allclose(scaled, undo_sampling(table(3), class_weight=[1, 4, 12]), rtol=0, atol=1e-12)
-        for arguments in ({"class_weight": [1, 1]}, {"pos_weight": 1}, {"kept": {}}):
-            assert np.array_equal(undo_sampling(table(2), **arguments), table(2))  # type: ignore[arg-type]
+        identities: list[dict[str, Any]] = [{"class_weight": [1, 1]}, {"pos_weight": 1}, {"kept": {}}]
+        for arguments in identities:
+            assert np.array_equal(undo_sampling(table(2), **arguments), table(2))
 
     def test_kind_dtype_and_shape_stay_and_a_probability_of_0_too(self) -> None:
         given = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], dtype=np.float32))

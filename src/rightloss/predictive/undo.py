@@ -114,9 +114,8 @@ def undo_sampling(
         return _undo_findings(log_probs, pos_weight, sampling, population, labels)
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    positive = {"pos_weight": pos_weight, "scale_pos_weight": scale_pos_weight}
-    bags = {"neg_bagging_fraction": neg_bagging_fraction, "pos_bagging_fraction": pos_bagging_fraction}
-    positive, bags = ({name: each for name, each in part.items() if each is not None} for part in (positive, bags))
+    positive = _given(pos_weight=pos_weight, scale_pos_weight=scale_pos_weight)
+    bags = _given(neg_bagging_fraction=neg_bagging_fraction, pos_bagging_fraction=pos_bagging_fraction)
     _check_choice(class_weight, positive, kept, bags, sampling, num_classes)
     log_w = _log_weights(kept, "kept", num_classes)
     for name, fraction in bags.items():
@@ -170,6 +169,10 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
         return undo_sampling(table, labels=read, **{name: part[number] for name, part in by_name.items()})
 
     return map_findings(log_probs, names, undone)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _numbers(pos_weight: Any) -> int:
