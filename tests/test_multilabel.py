@@ -15,6 +15,7 @@ from draws import stream
 from scipy.special import log_expit, logit
 
 import rightloss as rl
+from rightloss.finding_tables import one_finding
 from rightloss.prevalence import MultilabelPrevalence
 
 RATES, SAMPLED = [0.30, 0.05, 0.01], [0.3, 0.4, 0.5]
@@ -209,6 +210,12 @@ class TestPredictions:
         frame = pd.DataFrame(LOG_PROBS, columns=findings().names)[["nodule", "edema", "mass"]]
         to = [0.1, 0.2, 0.3]
         np.testing.assert_array_equal(rl.retarget(frame, findings(), to), rl.retarget(LOG_PROBS, findings(), to))
+
+    def test_one_finding_is_a_table_of_two_classes_whose_unread_labels_are_ignored(self) -> None:
+        labels = np.where(np.arange(40)[:, None] % 4 == 0, np.nan, LABELS)
+        table, y = one_finding(LOG_PROBS, labels, findings(), "mass")
+        np.testing.assert_allclose(table, log_expit(np.stack([-LOGITS[:, 1], LOGITS[:, 1]], 1)), rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(y, np.where(np.arange(40) % 4 == 0, -100, LABELS[:, 1]))
 
     def test_rates_do_not_correct_predictions_of_images_sampled_by_findings_together(self) -> None:
         y = associated(4000, 2)

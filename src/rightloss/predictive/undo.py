@@ -24,7 +24,7 @@ from ..prevalence import (
     log_mix,
     mix_of_every_class,
 )
-from .retarget import class_table, one_mix
+from .retarget import class_table
 
 
 def undo_sampling(
@@ -133,13 +133,13 @@ def undo_sampling(
         log_w[1] += _log_positive(name, weight)
     back = -log_w
     if sampling is not None:
-        back = back - log_mix(one_mix(sampling, "sampling"), "sampling", num_classes)
+        back = back - log_mix(sampling, "sampling", num_classes)
         if population is None:
             back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
     elif population is not None:
         back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
     if population is not None:
-        back = back + log_mix(one_mix(population, "population"), "population", num_classes, rows)
+        back = back + log_mix(population, "population", num_classes, rows)
     return multiply_classes(table, back)
 
 

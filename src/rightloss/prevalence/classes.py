@@ -6,7 +6,7 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..arrays import Numbers, array_of, checked_choice, checked_int, checked_num
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-    from .multilabel import MultilabelPrevalence
+    from .multilabel import FindingMix, MultilabelPrevalence
 
 
 class PrevalenceWarning(UserWarning):
@@ -371,7 +371,7 @@ def without_estimate(value: Any) -> Any:
     return value.prevalence() if isinstance(value, PopulationEstimate) else value
 
 
-def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[np.ndarray, "*n k"]:
+def log_mix(value: Mix | FindingMix, name: str, num_classes: int, rows: int | None = None) -> Float64[np.ndarray, "*n k"]:
     """Return log-frequencies `(k,)`, or `(n, k)` if `value` has a row per example.
 
     Args:
@@ -382,6 +382,9 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
         rows: n; None if only one mix is allowed.
     """
     value = without_estimate(value)
+    if isinstance(value, Mapping):
+        remedy = "write a list in the order of the columns; for findings (multi-label) use Prevalence.multilabel"
+        raise ValueError(f"Expected `{name}` to be K frequencies, but got a dict: {remedy}.")
     if isinstance(value, Prevalence):
         if value.num_classes != num_classes:
             raise ValueError(
