@@ -84,7 +84,7 @@ class TestMaximumLikelihood:
 
     @pytest.mark.long
     @pytest.mark.parametrize(
-        ("method", "kind"), [("em", None), ("em", "mean"), ("em", "beta"), ("bbse", None), ("bbse-soft", None), ("rlls", None)]
+        ("method", "kind"), [("em", None), ("em", "affine"), ("bbse", None), ("bbse-soft", None), ("rlls", None)]
     )
     def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: Any, kind: Any) -> None:
         """Squared errors over their claimed variances are 1 on average, with the spread of χ²."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,7 @@ from scipy.special import log_softmax
 from scipy.stats import beta, binomtest, chi2, dirichlet, norm
 from scipy.stats import t as student
 
-from rightloss.shift import (
-    LabelShiftWarning,
-    PrevalenceEstimate,
-    estimate_prevalence,
-)
+from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, fit_calibration
 from rightloss.shift.maximum_likelihood import boundary_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
@@ -98,6 +95,24 @@ class TestProfile:
         width = profile.high - profile.low
         assert bool((np.abs(profile.low - curvature.low) < 0.02 * width).all())
         assert bool((np.abs(profile.high - curvature.high) < 0.02 * width).all())
+
+    @pytest.mark.parametrize("kind", ["mean", "temperature", "beta"])
+    def test_the_covariance_is_the_curvatures_and_the_calibrations_carried_on_by_finite_differences(self, kind: Any) -> None:
+        table, (h, y) = overconfident(drawn(mix(0.5, 0.3, 0.2), 500, 7)[0]), drawn(equal(3), 400, 8)
+        made, step = fit_calibration(overconfident(h), y, kind, shrink=0), 1e-4
+
+        def moved(place: int, by: float) -> np.ndarray:
+            both = np.zeros(6)
+            both[place] = by
+            other = replace(made, slopes=made.slopes + both[:3], sampling=made.sampling * np.exp(-both[3:]))
+            return estimate_quietly(table, equal(3), calibration=other, region=None).population
+
+        slopes = np.stack([(moved(place, step) - moved(place, -step)) / (2 * step) for place in range(6)], 1)
+        assumed = estimate_prevalence(made(table), made.sampling, calibration="assumed", region=None)
+        found = estimate_quietly(table, equal(3), calibration=made, region=None)
+        expected = assumed.covariance + slopes @ made.covariance @ slopes.T
+        np.testing.assert_allclose(found.covariance, expected, rtol=0, atol=1e-3 * expected.max())
+        assert expected[1, 1] > 1.1 * assumed.covariance[1, 1]
 
     def test_no_region_is_the_estimate_itself(self) -> None:
         found = estimate_prevalence(exact(drawn(equal(3), 100, 9)[0], equal(3)), equal(3), region=None)
