@@ -17,8 +17,8 @@ from draws import assert_refused
 from scipy.special import expit, log_expit, logit
 from scipy.stats import beta
 
-from rightloss.cli.labelled import Asked, labelled_scores
 from rightloss.cli.population import parse_mix, parse_population, parse_rates
+from rightloss.cli.scores import Asked, labelled_scores
 from rightloss.metrics import evaluate
 from rightloss.prevalence import Prevalence
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rightloss.cli.progress import progress
+from rightloss.cli.terminal import progress
 from rightloss.study.execute import check_folder, size_in_words
 
 

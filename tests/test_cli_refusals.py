@@ -357,9 +357,8 @@ def test_an_option_by_another_name_is_answered_with_its_own(given: str, meant: s
 
 @pytest.mark.long
 def test_a_closed_pipe_ends_the_command_quietly() -> None:
-    program = (
-        "from rightloss.cli.errors import plain_errors\nwith plain_errors():\n  for row in range(9999): print(row, flush=True)"
-    )
+    program = "from rightloss.cli.terminal import plain_errors\nwith plain_errors():\n"
+    program += "  for row in range(9999): print(row, flush=True)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"0\n"

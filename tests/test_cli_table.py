@@ -23,10 +23,10 @@ from draws import assert_refused, unchecked_types
 from table_files import people, read_predictions, write_frame, write_people
 
 from rightloss import Prevalence, retarget
-from rightloss.cli.labelled import Asked, labelled_scores
 from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predict import probability_names, with_predictions
-from rightloss.cli.predictions_file import check_output, without_formulas
+from rightloss.cli.scores import Asked, labelled_scores
+from rightloss.cli.tables import check_output, without_formulas
 from rightloss.cli.terminal import command_line
 from rightloss.metrics import evaluate
 from rightloss.tabular import load_model, read_table

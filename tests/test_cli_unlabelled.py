@@ -18,9 +18,8 @@ import rightloss as rl
 from rightloss.calibration import fit_mean
 from rightloss.tabular import TableModel, fit_table, load_model, read_table
 from rightloss.tabular import fit as fitting
-from rightloss.tabular.candidates import ComparedRows, CrossFit, LabelledTable, compared_rows, corrected
-from rightloss.tabular.encode import column_specs
-from rightloss.tabular.pipelines import LinearPipeline
+from rightloss.tabular.fit import ComparedRows, CrossFit, LabelledTable, compared_rows, corrected
+from rightloss.tabular.pipelines import LinearPipeline, column_specs
 from rightloss.tabular.report import report_page
 from rightloss.tabular.unlabelled import (
     WITH_UNLABELLED,

@@ -22,8 +22,7 @@ from commands import invoke, killed
 from draws import assert_refused, stream
 from table_files import people, write_people
 
-from rightloss.cli import parts
-from rightloss.cli.predictions_file import FileFormat
+from rightloss.cli.tables import FileFormat, engine_of
 from rightloss.tabular import fit_table, open_table, read_table
 
 # Columns whose type is only known at the end.
@@ -271,7 +270,7 @@ def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_li
 
 def test_an_unknown_engine_and_an_address_without_ray_are_refused() -> None:
     for arguments, words in ((("dask", None), "choose among in-process, ray"), (("in-process", "head:1"), "with --engine ray")):
-        with pytest.raises(ValueError, match=words), parts.engine_of(*arguments):
+        with pytest.raises(ValueError, match=words), engine_of(*arguments):
             pass
 
 
@@ -330,6 +329,6 @@ def test_on_ray_a_worker_that_is_killed_does_not_change_the_file(ray: Any, model
 def test_on_ray_an_error_in_a_part_is_told_as_it_is(ray: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "b.csv").write_text("a,b\n1,2\n1,2,3\n")
-    with parts.engine_of("ray", None) as each:
+    with engine_of("ray", None) as each:
         assert_refused(lambda: open_table(tmp_path, each=each), r"a table in b\.csv, but .* in line 3, saw 3")
         np.testing.assert_array_equal(list(each(abs, [-2, 1, -3])), [2, 1, 3])

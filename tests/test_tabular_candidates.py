@@ -20,7 +20,7 @@ from rightloss.metrics import evaluate
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 from rightloss.sklearn.folds import GivenRows
 from rightloss.tabular import fit_table
-from rightloss.tabular.candidates import (
+from rightloss.tabular.fit import (
     ComparedRows,
     CrossFit,
     LabelledTable,
@@ -31,8 +31,7 @@ from rightloss.tabular.candidates import (
     cross_fit,
     simplest,
 )
-from rightloss.tabular.encode import column_specs
-from rightloss.tabular.pipelines import BoostingPipeline, LinearPipeline, Pipeline, stratified_rows
+from rightloss.tabular.pipelines import BoostingPipeline, LinearPipeline, Pipeline, column_specs, stratified_rows
 
 BOTH = pytest.mark.parametrize("pipeline", [LinearPipeline(), BoostingPipeline()])
 

@@ -8,7 +8,7 @@ import pytest
 
 from rightloss.tabular import column_specs
 from rightloss.tabular.columns import Kind
-from rightloss.tabular.encode import boosting_matrix, check_columns, linear_matrix
+from rightloss.tabular.pipelines import boosting_matrix, check_columns, linear_matrix
 
 KINDS: dict[str, Kind] = {"age": "number", "sex": "category", "smoker": "boolean", "seen": "date"}
 

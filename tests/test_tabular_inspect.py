@@ -12,9 +12,8 @@ from sklearn.metrics import roc_auc_score
 from tables import people
 
 from rightloss.tabular import Finding, TableReport, inspect_table
-from rightloss.tabular.columns import as_days, as_numbers, date_format, kind_of
-from rightloss.tabular.labels import labels_of
-from rightloss.tabular.leaks import halves_of, single_column_auc
+from rightloss.tabular.columns import as_days, as_numbers, date_format, kind_of, labels_of
+from rightloss.tabular.inspect import halves_of, single_column_auc
 
 N = 100
 RNG = np.random.default_rng(0)

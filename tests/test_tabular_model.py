@@ -20,11 +20,11 @@ from tables import people
 
 from rightloss import Prevalence
 from rightloss.calibration import fit_calibration
-from rightloss.cli.predictions_file import check_output
+from rightloss.cli.tables import check_output
 from rightloss.metrics import evaluate
 from rightloss.serialization import read_file, write_file
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
-from rightloss.tabular.candidates import correction_of
+from rightloss.tabular.fit import correction_of
 from rightloss.tabular.folder import _ARRAYS_FORMAT
 
 NUMBERS = np.random.default_rng(3)

@@ -22,16 +22,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from .columns import MOSTLY
-from .findings import Finding
+from .columns import MISSING, MOSTLY, NUMBER, Finding
 
 _SAMPLE = 1 << 16  # bytes inspected before a file is read, or more if its lines are long
 _LONGEST = 1 << 26  # bytes of the first line
 _LINES = 50  # lines from which the delimiter is found
 _DELIMITERS = ",;\t|"
-# pandas' own list without "None", which is often the name of a category.
-MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
-NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _ANY_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?")
 Comma = Literal["decimal", "thousands"]
 _COMMAS: dict[Comma, re.Pattern[str]] = {
