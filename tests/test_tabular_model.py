@@ -23,9 +23,11 @@ from rightloss.calibration import fit_calibration
 from rightloss.cli.tables import check_output
 from rightloss.metrics import evaluate
 from rightloss.serialization import read_file, write_file
-from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
-from rightloss.tabular.fit import correction_of
+from rightloss.tabular import TableModel, TableWarning, check_destination, column_specs, fit_table, load_model
+from rightloss.tabular.columns import kind_of, labels_of
+from rightloss.tabular.fit import LabelledTable, correction_of
 from rightloss.tabular.folder import _ARRAYS_FORMAT
+from rightloss.tabular.limits import odds_ratios
 
 
 @pytest.fixture(scope="module")
@@ -373,46 +375,37 @@ def test_three_classes_have_odds_ratios_against_the_first_and_limits_of_each_ris
     assert ((wider[0] < low) & (high < wider[1])).all()
 
 
-@pytest.mark.long
+def ratios(frame: pd.DataFrame, groups: np.ndarray | None = None) -> tuple[Any, list[str]]:
+    """The odds ratios of the columns beside the class."""
+    kinds = {name: kind_of(frame[name]) for name in frame if name != "cancer"}
+    labels = labels_of(frame["cancer"])
+    return odds_ratios(LabelledTable(frame, column_specs(frame, kinds), labels.codes, groups), labels.classes)
+
+
 def test_odds_ratios_of_a_number_are_for_a_round_step_whatever_its_unit() -> None:
-    frame = people()
-    years, days = (
-        fit_table(frame.assign(x=60 + 8 * scale * frame["x"]), target="cancer", population=0.01, candidates=["linear"])
-        for scale in (1, 365.25)
-    )
-    assert years.odds_ratios is not None
-    assert days.odds_ratios is not None
-    first, second = years.odds_ratios.iloc[0], days.odds_ratios.iloc[0]
+    first, second = (ratios(people().assign(x=lambda f, s=s: 60 + 8 * s * f["x"]))[0].iloc[0] for s in (1, 365.25))
     assert (first["change"], second["change"]) == ("+10", "+5000")
     assert np.log(second["low"]) * 365.25 / 5000 == pytest.approx(np.log(first["low"]) / 10, rel=1e-4)
 
 
-@pytest.mark.long
 def test_copies_of_rows_in_one_group_add_nothing_to_odds_ratios() -> None:
-    frame = people(200).assign(site=np.arange(200))
+    frame, site = people(200), np.arange(200)
     twice = pd.concat([frame, frame], ignore_index=True)
-    once, grouped, alone = (
-        fit_table(each, target="cancer", population=0.01, candidates=["linear"], group=group).odds_ratios
-        for each, group in ((frame, "site"), (twice, "site"), (twice.drop(columns="site"), None))
-    )
-    assert once is not None
-    assert grouped is not None
-    assert alone is not None
+    once, grouped, alone = (ratios(each, of)[0] for each, of in ((frame, site), (twice, np.tile(site, 2)), (twice, None)))
     np.testing.assert_allclose(grouped[["odds_ratio", "low", "high"]], once[["odds_ratio", "low", "high"]], rtol=1e-4)
     assert (np.log(alone["high"] / alone["low"]) < 0.8 * np.log(once["high"] / once["low"])).all()
 
 
-@pytest.mark.long
 def test_columns_that_follow_from_others_and_separated_classes_have_no_odds_ratio_and_it_is_said_why() -> None:
-    separated = fit_table(people(100, distance=40.0), target="cancer", population=0.01, candidates=["linear"])
-    assert separated.odds_ratios is None
-    assert any("no odds ratios, since the columns separate" in finding.message for finding in separated.findings)
-    frame = people()
-    frame["double"] = 2 * frame["x"] + 1
-    frame["also"] = frame["sex"].map({"f": "here", "m": "there"})
-    model = fit_table(frame, target="cancer", population=0.01, candidates=["linear"])
-    assert model.odds_ratios is not None
-    assert list(model.odds_ratios["column"]) == ["x", "noise", "sex"]
+    none, notes = ratios(people(100, distance=40.0))
+    assert none is None
+    assert "no odds ratios, since the columns separate" in notes[0]
+    frame = people().assign(double=lambda f: 2 * f["x"] + 1, also=lambda f: f["sex"].map({"f": "here", "m": "there"}))
+    frame["late"] = pd.date_range("2020-01-01", periods=400)[np.random.default_rng(0).permutation(400)]
+    frame["smoker"] = np.random.default_rng(1).choice([True, False, None], 400)
+    found, _ = ratios(frame)
+    assert list(found["column"]) == ["x", "noise", "sex", "late", "smoker", "smoker"]
+    assert list(found["change"])[3:] == ["+100 days", "true against false", "missing against false"]
 
 
 def test_a_row_of_a_table_is_comparable_with_a_held_out_row_of_the_same_fold(model: TableModel, tmp_path: Path) -> None:
