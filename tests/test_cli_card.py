@@ -165,12 +165,8 @@ def cell(column: str, value: Any, row: int = 16) -> Callable[[pd.DataFrame], pd.
 
 REFUSED: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], list[str], str]] = {
     "above 1": (cell("risk", 3.2), [], "row 17 has 3.2: if the scores are on another scale, add --scale logit"),
-    "logits": (changed(), ["--score", "odds"], "Expected probabilities from 0 to 1 in column 'odds'"),
     "an unknown scale": (changed(), ["--scale", "odds"], "--scale"),
     "a missing score": (cell("risk", None), [], "row 17 has none"),
-    "text": (cell("risk", "<b>"), [], "row 17 has '<b>'"),
-    "one class": (changed(y="well"), [], "Expected two classes in column 'y'"),
-    "no labels": (changed(y=None), [], "no label"),
     "unclear labels": (
         lambda frame: frame.assign(y=np.where(frame["y"], "red", "blue")),
         [],

@@ -355,20 +355,6 @@ def test_a_card_of_a_model_is_that_of_its_predictions_of_labelled_or_held_out_ro
     assert invoke("card", model, "--by", "clinic", "--out", str(tmp_path / "no")).exit_code == 2
 
 
-@pytest.mark.long
-def test_a_model_that_always_answers_the_population_says_nothing_of_a_prevalence(tmp_path: Path) -> None:
-    y = np.array(["a", "b", "c"])[np.random.default_rng(5).integers(0, 3, 400)]
-    frame = pd.DataFrame({"x": np.arange(400) % 2, "y": y})
-    model = fit_table(frame, target="y", population={"a": 0.7, "b": 0.2, "c": 0.1}, candidates=["linear"], folds=3)
-    assert model.family is None
-    model.save(tmp_path / "model")
-    frame.to_csv(tmp_path / "data.csv", index=False)
-    np.testing.assert_array_equal(model.predict_log_proba(frame), model.held_out.log_probs)
-    done = invoke("prevalence", str(tmp_path / "model"), str(tmp_path / "data.csv"))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "always answers its population" in done.stderr
-
-
 # What is said is what can be typed.
 
 
@@ -402,6 +388,8 @@ def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None
         assert answer("prevalence", model, data, *advice)["population"] == pytest.approx([0.5, 0.5], abs=0.01)
     with unchecked_types():
         assert "Expected --method to be 'em', 'bbse'" in invoke("prevalence", model, data, "--method", "x").stderr
+    dataclasses.replace(load_model(model), fitted=None, correction=None, folds=None).save(tmp_path / "none")
+    assert "always answers its population" in invoke("prevalence", str(tmp_path / "none"), data).stderr
     three = invoke("check", data, "--target", "x", "--population", "0.1")
     assert "`" not in three.stderr
     unknown = ["predict", "model", "new.csv", "--out", str(tmp_path / "p.csv"), "--population"]
@@ -482,20 +470,6 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(model: str
         refused = invoke(*arguments)
         assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
         assert words in refused.stderr
-
-
-@pytest.mark.long
-def test_latin_1_text_is_read_and_numbers_near_the_largest_are_learned_from(tmp_path: Path) -> None:
-    frame = people().replace({"clinic": {"north": "Nørrebro", "east": "Østerbro"}})
-    frame["size"] = np.where(np.arange(240) % 2, "1.7e308", "-1.6e308")
-    (tmp_path / "data.csv").write_bytes(frame.to_csv(index=False).encode("latin-1"))
-    done = invoke("fit", str(tmp_path / "data.csv"), *FIT, "--out", str(tmp_path / "model"))
-    assert done.exit_code == 0, done.stderr
-    assert "not UTF-8" in done.stdout
-    model = load_model(tmp_path / "model")
-    (clinic,) = [each for each in model.columns if each.name == "clinic"]
-    assert {"Nørrebro", "Østerbro"} <= set(clinic.categories)
-    assert np.isfinite(model.predict_log_proba(read_table(tmp_path / "data.csv"), warn=False)).all()
 
 
 @pytest.mark.long

@@ -131,6 +131,10 @@ def test_neither_labels_in_the_unlabelled_table_nor_the_way_it_is_written_change
     found = fit_table(people(160), target="cancer", population=0.1, **options(read_table(tmp_path / "s.csv")))
     assert same_model(found, plain)
     assert found.unlabelled == plain.unlabelled
+    assert found.unlabelled is not None
+    assert found.unlabelled.stream_gain is not None
+    assert found.unlabelled.kept == (found.unlabelled.stream_gain > 0)
+    assert WITH_UNLABELLED in set(found.comparison["candidate"])
 
 
 @pytest.mark.long
@@ -264,51 +268,6 @@ def test_with_few_labels_unlabelled_rows_make_predictions_of_the_population_bett
     assert np.mean(gains) > 2 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
-@pytest.mark.long
-def test_a_model_that_learnt_from_rows_that_the_test_warns_of_is_not_kept_even_if_labelled_rows_like_it_best(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def with_the_figures_of_an_oracle(found: CrossFit, some: ComparedRows, *options: Any) -> Any:
-        made, best = corrected(found, some, *options)
-        if isinstance(found.pipeline, LinearWithUnlabelled):
-            sure = np.log(np.eye(2) * 0.98 + 0.01)[some.table.codes]
-            made = [dataclasses.replace(each, log_probs=sure) for each in made]
-        return made, best
-
-    monkeypatch.setattr(fitting, "corrected", with_the_figures_of_an_oracle)
-    moved = screening().assign(age=lambda each: each["age"] + 40)
-    found = fit_table(people(160), target="cancer", population="unknown", **options(moved))
-    assert found.comparison["candidate"].iloc[0] == WITH_UNLABELLED
-    assert found.unlabelled is not None
-    assert (found.unlabelled.warned, found.unlabelled.kept) == (True, False)
-
-
-@pytest.mark.long
-def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_that_saw_neither(plain: TableModel) -> None:
-    seen: list[tuple[int, int]] = []
-    fit_once, held_out = LinearWithUnlabelled.fit, LinearWithUnlabelled.held_out
-
-    def counted(self: Any, X: np.ndarray, *others: Any, **weights: Any) -> Any:
-        seen.append((len(X), len(self.others)))
-        return fit_once(self, X, *others, **weights)
-
-    def only_there(self: Any, some: ComparedRows) -> Any:
-        seen.clear()
-        found = held_out(self, some)
-        assert seen == [(80, 150), (80, 150)]
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LinearWithUnlabelled, "fit", counted)
-        patch.setattr(LinearWithUnlabelled, "held_out", only_there)
-        found = fit_table(people(160), target="cancer", population=0.1, **options(screening()))
-    assert found.unlabelled == plain.unlabelled
-    assert found.unlabelled is not None
-    assert found.unlabelled.stream_gain is not None
-    assert found.unlabelled.kept == (found.unlabelled.stream_gain > 0)
-    assert WITH_UNLABELLED in set(found.comparison["candidate"])
-
-
 def two_tables(rows: int, folds: int) -> tuple[ComparedRows, UnlabelledTable]:
     """Return labelled rows, half of them cases, and unlabelled ones: the log-odds at equal classes are 1.5 x."""
     rng = np.random.default_rng(0)
@@ -319,10 +278,18 @@ def two_tables(rows: int, folds: int) -> tuple[ComparedRows, UnlabelledTable]:
 
 
 @pytest.mark.long
-def test_no_unlabelled_row_changes_the_held_out_predictions_of_its_own_fold() -> None:
+def test_no_unlabelled_row_changes_the_held_out_predictions_of_its_own_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fit_once = list[tuple[int, int]](), LinearWithUnlabelled.fit
+
+    def counted(self: LinearWithUnlabelled, X: np.ndarray, *others: Any) -> Any:
+        seen.append((len(X), len(self.others)))
+        return fit_once(self, X, *others)
+
+    monkeypatch.setattr(LinearWithUnlabelled, "fit", counted)
     some, table = two_tables(120, 3)
     prevalence, others, folds = rl.Prevalence([0.9, 0.1], [0.5, 0.5]), table.encoded(LinearPipeline()), some.folds
     of_labelled, of_others = LinearWithUnlabelled(prevalence, others, 1.0).held_out(some)
+    assert seen == [(80, 80)] * 3
     for row in (4, 5, 6):
         moved = others.copy()
         moved[row] += 30
