@@ -311,6 +311,8 @@ def test_unlabelled_rows_are_compared_with_the_correction_of_the_model_that_woul
     made, _ = corrected(CrossFit(sure, [sure] * 3, log_probs, 0.0), some, prevalence, matched)
     assert [each.method for each in made] == ["closed_form", "mean_matching", "affine", "beta", "none"]
     compared = fitting._Comparison(some, prevalence, others, print)
+    nothing = compared.of_others(fitting.always_population(prevalence, 600), others)
+    np.testing.assert_allclose(np.exp(nothing), np.tile([0.9, 0.1], (600, 1)))
     for candidate in made[:-1]:
         correction = compared.correction(candidate, others.predictions(sure))
         kept = dataclasses.replace(plain, columns=others.specs, fitted=sure, population=prevalence, correction=correction)

@@ -337,6 +337,7 @@ def test_a_large_table_is_compared_on_some_rows_and_fitted_to_all_that_have_a_la
         ({"max_compare_rows": 3}, "max_compare_rows"),
         ({"population": "unknown"}, "unlabelled rows from which"),
         ({"population": None, "unlabelled": people(9)}, "a population with unlabelled rows"),
+        ({"unlabelled": people(9)[:0]}, "a table without any"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_fitted(options: dict[str, Any], words: str) -> None:

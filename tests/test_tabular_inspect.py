@@ -128,6 +128,9 @@ def test_repeated_rows_and_rows_without_a_label_are_counted() -> None:
     report = inspect_table(frame, target="cancer")
     assert "5 of 407 rows" in found(report, "cancer")
     assert sum(each.rows for each in report.classes or []) == 402
+    few, enough = (found(inspect_table(people(200, rows / 200), target="cancer"), "cancer") for rows in (9, 10))
+    assert "only 9 rows: expect wide intervals" in few
+    assert enough == ""
 
 
 ERRORS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -178,6 +181,8 @@ def test_one_row_is_an_error_and_errors_come_before_warnings_and_these_before_no
         (["a", "b"], "a", ["b", "a"], False),
         ([0, 1], "0", [1, 0], False),
         (["c", "a", "b"], None, ["a", "b", "c"], False),
+        ([10, 2, 9], None, [2, 9, 10], False),
+        (["b", 1, "a"], None, [1, "a", "b"], False),
         ([1, 2], None, [2, 1], False),
     ],
 )

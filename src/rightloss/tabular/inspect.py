@@ -36,7 +36,7 @@ from .columns import (
 
 Role = Literal["target", "group", "feature", "left out"]
 
-LEVELS_KEPT = 100  # number of levels of a category with their own code; see `encode`
+LEVELS_KEPT = 100  # number of levels of a category with their own code; see `pipelines`
 _MOSTLY_MISSING = 0.5
 _MOST_TARGET_VALUES = 20  # a column of numbers with more distinct values is not a target of a classifier
 _FEW_ROWS = 10  # of a class
