@@ -173,7 +173,7 @@ def test_chunks_and_parts_give_the_files_and_figures_of_the_whole_table(
 @pytest.mark.long
 @pytest.mark.usefixtures("small_chunks")
 def test_cells_unknown_in_training_are_counted_over_all_chunks(folder: Path, tmp_path: Path) -> None:
-    odd = {"clinic": ["north"] * 50 + ["west"] * 50, "age": ["old"] * 30 + ["50"] * 70}
+    odd: dict[str, Any] = {"clinic": ["north"] * 50 + ["west"] * 50, "age": ["old"] * 30 + ["50"] * 70}
     path = write_people(tmp_path / "new.csv", 100, seed=3, **odd)
     for command in ("predict", "prevalence"):
         warned = " ".join(invoke(command, str(folder), str(path)).stderr.split())
@@ -211,7 +211,7 @@ def test_predict_that_is_killed_on_the_way_leaves_no_file(folder: Path, tmp_path
 def test_the_commands_for_tables_import_no_torch_and_the_fast_ones_no_picture_library(folder: Path, tmp_path: Path) -> None:
     data = write_people(tmp_path / "data.csv")
     moved = ["--score", "density", "--scale", "logit", "--from", "0.5", "--to", "0.1", "--out", tmp_path / "m.csv"]
-    commands = {
+    commands: dict[str, list[Any]] = {
         "check": [data, "--target", "cancer"],
         "predict": [folder, data, "--out", tmp_path / "p.csv"],
         "evaluate": [folder, data],

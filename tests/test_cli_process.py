@@ -32,10 +32,10 @@ SOURCE = Path(rl.__file__)
 SIGNS = {"−": "-", "π": "pi", "½": "1/2", "–": "-", "…": "..."}
 
 
-def run(*arguments: str, first: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, first: Path | None = None, more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a process that finds modules as this one does, or in a folder before."""
     paths = os.pathsep.join([*([] if first is None else [str(first)]), *map(os.path.abspath, filter(None, sys.path))])
-    return subprocess.run(arguments, env={**os.environ, "PYTHONPATH": paths, **more}, capture_output=True, text=True)
+    return subprocess.run(arguments, env={**os.environ, "PYTHONPATH": paths, **(more or {})}, capture_output=True, text=True)
 
 
 # What starts at once.
@@ -92,12 +92,12 @@ def test_the_shell_completes_commands_and_columns(tmp_path: Path) -> None:
     people(3).to_parquet(tmp_path / "data.parquet")
     variables = {"COMP_CWORD": "4", "_RIGHTLOSS_COMPLETE": "complete_bash"}
     for name in ("data.csv", "data.parquet"):
-        done = run(*_named("rightloss"), **variables, COMP_WORDS=f"rightloss fit {tmp_path / name} --target ca")
+        done = run(*_named("rightloss"), more=variables | {"COMP_WORDS": f"rightloss fit {tmp_path / name} --target ca"})
         assert done.stdout.split() == ["cancer"], done.stderr
-    done = run(*_named("rightloss"), **{**variables, "COMP_CWORD": "1"}, COMP_WORDS="rightloss pre")
+    done = run(*_named("rightloss"), more=variables | {"COMP_CWORD": "1", "COMP_WORDS": "rightloss pre"})
     assert done.stdout.split() == ["predict", "prevalence"], done.stderr
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # tests need not have been started from a shell
-    assert "complete -o" in run(*_named("rightloss", "--show-completion", "bash"), **named).stdout
+    assert "complete -o" in run(*_named("rightloss", "--show-completion", "bash"), more=named).stdout
 
 
 def _named(name: str, *arguments: str) -> list[str]:

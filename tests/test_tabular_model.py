@@ -400,7 +400,7 @@ def test_columns_that_follow_from_others_and_separated_classes_have_no_odds_rati
     assert "no odds ratios, since the columns separate" in notes[0]
     frame = people().assign(double=lambda f: 2 * f["x"] + 1, also=lambda f: f["sex"].map({"f": "here", "m": "there"}))
     frame["late"] = pd.date_range("2020-01-01", periods=400)[np.random.default_rng(0).permutation(400)]
-    frame["smoker"] = np.random.default_rng(1).choice([True, False, None], 400)
+    frame["smoker"] = np.random.default_rng(1).choice(np.array([True, False, None], dtype=object), 400)
     found, _ = ratios(frame)
     assert list(found["column"]) == ["x", "noise", "sex", "late", "smoker", "smoker"]
     assert list(found["change"])[3:] == ["+100 days", "true against false", "missing against false"]
