@@ -6,9 +6,8 @@ import errno
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,25 +153,6 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A file system in memory with the given options, where this process may mount one."""
-    place = tmp_path / "mounted"
-    place.mkdir()
-
-    def mount(options: str) -> Path:
-        try:
-            done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, text=True)
-        except OSError as error:
-            pytest.skip(f"nothing can be mounted here: {error}")
-        if done.returncode:
-            pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
-        return place
-
-    yield mount
-    subprocess.run(["umount", str(place)], capture_output=True)
-
-
 def test_a_place_where_no_folder_can_be_is_refused(archive: Path, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
@@ -183,24 +163,6 @@ def test_a_place_where_no_folder_can_be_is_refused(archive: Path, tmp_path: Path
     if Path("/proc/self").exists():
         refused(invoke(*study, "/proc/results"), "can be written, but /proc cannot")
         assert not Path("/proc/results").exists()
-
-
-@pytest.mark.long
-def test_a_disk_without_room_is_refused_before_anything_is_done(mounted: Callable[[str], Path]) -> None:
-    place = mounted("size=256k")
-    refused(invoke("study", "quick", "--out", str(place / "out")), "of free space for the results")
-    assert list(place.iterdir()) == []
-
-
-def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_written(
-    archive: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = mounted("size=96k")
-    monkeypatch.setattr(execute, "check_folder", lambda out, needed=0: None)
-    refused(
-        invoke("study", "quick", "--data", str(archive), "--out", str(place / "out"), *SMALL), "No space left on device", (1,)
-    )
-    assert not [path for path in place.rglob("*") if path.name.startswith(".saving") or path.name.endswith(".lock")]
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from .columns import Finding
-from .text_files import TextPart, check_file, check_names, check_same_columns, first_line, survey_text
+from .text_files import TextPart, check_alike, check_file, check_names, first_line, survey_text
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -169,7 +169,7 @@ def open_table(
         survey = survey_parquet
     parts = list(each(survey, paths))
     for part in parts[1:]:
-        parts[0].check_alike(part)
+        check_alike(parts[0], part)
     if not sum(part.rows for part in parts):
         count = len(parts[0].names)
         raise ValueError(f"Expected rows in {path.name}, but got only the {count} column names: add data below them.")
@@ -228,10 +228,6 @@ class ParquetPart:
     @cached_property
     def _raw(self) -> list[str]:
         return [str(name) for name in _to_pandas(self.schema.empty_table()).columns]
-
-    def check_alike(self, other: ParquetPart) -> None:
-        """Raise a ValueError if another part is not of the same table."""
-        check_same_columns(self, other)
 
     @staticmethod
     def common_types(parts: Sequence[ParquetPart], size: int | None) -> tuple[ParquetTypes, list[Finding]]:

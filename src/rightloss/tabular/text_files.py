@@ -83,15 +83,6 @@ class TextPart:
         """The names of the columns."""
         return [name.strip() for name in self.header]
 
-    def check_alike(self, other: TextPart) -> None:
-        """Raise a ValueError if another part is not of the same table."""
-        check_same_columns(self, other)
-        if other.delimiter != self.delimiter:
-            raise ValueError(
-                f"Expected parts of one table, but {self.path.name} has {self.delimiter!r} between cells and {other.path.name} "
-                f"{other.delimiter!r}: write them alike."
-            )
-
     @staticmethod
     def common_types(parts: Sequence[TextPart], size: int | None) -> tuple[TextTypes, list[Finding]]:
         """Return the types of the columns in all parts together, and what was found about commas in numbers."""
@@ -389,13 +380,18 @@ def check_names(names: list[str], path: Path) -> None:
         )
 
 
-def check_same_columns(first: Any, other: Any) -> None:
-    """Raise a ValueError if two parts of a table do not have the same columns."""
+def check_alike(first: Any, other: Any) -> None:
+    """Raise a ValueError if two parts of a table do not have the same columns, or delimiter."""
     odd = sorted(set(first.names) ^ set(other.names))
     if odd:
         raise ValueError(
             f"Expected the same columns in all parts of a table, but {first.path.name} and {other.path.name} differ in "
             f"{odd[:5]}: write them alike, or move the one that does not belong to it."
+        )
+    if isinstance(first, TextPart) and first.delimiter != other.delimiter:
+        raise ValueError(
+            f"Expected parts of one table, but {first.path.name} has {first.delimiter!r} between cells and {other.path.name} "
+            f"{other.delimiter!r}: write them alike."
         )
 
 
