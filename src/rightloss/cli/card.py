@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..atomic_files import check_writable
-from .errors import quiet_exit, require
-from .labelled import Asked, Labelled, is_model, labelled_by_model, labelled_scores
-from .population import parse_population, population_source, population_text
-from .scores import mix_of
-from .table_options import (
+from .commands import (
     Encoding,
     From,
     Group,
@@ -30,7 +26,9 @@ from .table_options import (
     column_option,
     option,
 )
-from .terminal import print_json, print_sentences, warnings_on_stderr
+from .population import parse_population, population_source, population_text
+from .scores import Asked, Labelled, is_model, labelled_by_model, labelled_scores, mix_of
+from .terminal import print_json, print_sentences, quiet_exit, require, warnings_on_stderr
 
 if TYPE_CHECKING:
     from ..study.pooled_predictions import Cell
