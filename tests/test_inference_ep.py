@@ -30,20 +30,20 @@ from rightloss import (
     start_at_prevalence,
 )
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, horseshoe_prior, log_posterior
+from rightloss.inference import ep as propagation_module
 from rightloss.inference.distributions import Layout
-from rightloss.inference.ep import sweeps as propagation_module
-from rightloss.inference.ep.factors import factors_of, head_of, output_table
-from rightloss.inference.ep.sites import (
+from rightloss.inference.ep import expectation_propagation
+from rightloss.inference.ep_factors import factors_of, head_of, output_table
+from rightloss.inference.ep_sites import (
     ExampleSites,
     MarginalSites,
     NaturalParameters,
     normal_points,
     sobol_points,
 )
-from rightloss.inference.ep.sweeps import expectation_propagation
-from rightloss.inference.joint_model import JointModel
 from rightloss.inference.map import map_estimate
 from rightloss.inference.posterior import Posterior
+from rightloss.inference.prediction import JointModel
 from rightloss.losses.gain import at_reference
 
 Data = tuple[Tensor, Tensor]

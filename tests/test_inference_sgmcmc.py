@@ -29,8 +29,19 @@ from rightloss.inference.ensemble import ensemble
 from rightloss.inference.map import map_estimate
 from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
-from rightloss.inference.sgmcmc.adaptation import ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest
-from rightloss.inference.sgmcmc.samplers import ChainOptions, Overdamped, Underdamped, sghmc, sgld
+from rightloss.inference.sgmcmc import (
+    ChainGradients,
+    ChainOptions,
+    Overdamped,
+    Underdamped,
+    fitted_scale,
+    gradient_noise,
+    heat,
+    sghmc,
+    sgld,
+    steady_lr,
+    steepest,
+)
 from rightloss.inference.weight_sets import CarriedMarginal, marginal_of_sets
 from rightloss.marginals import MinibatchEstimate
 from rightloss.tensors import in_mode

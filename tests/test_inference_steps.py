@@ -15,7 +15,8 @@ from torch import nn
 
 from rightloss.inference import Diverged
 from rightloss.inference.distributions import Layout, check_finite
-from rightloss.inference.steps import positive_number, steps_of
+from rightloss.inference.minibatches import steps_of
+from rightloss.inference.priors import positive_number
 from rightloss.tensors import in_mode, own_random
 
 

@@ -54,12 +54,11 @@ from rightloss.inference import (
     variational,
 )
 from rightloss.inference.distributions import Layout
-from rightloss.inference.ep.factors import output_table
-from rightloss.inference.ep.sites import OutputTable
+from rightloss.inference.ep_factors import output_table
+from rightloss.inference.ep_sites import OutputTable
 from rightloss.inference.fisher import fisher_information, hessian, likelihood_terms
 from rightloss.inference.minibatches import Minibatches, UnlabelledRows
-from rightloss.inference.sgmcmc.adaptation import ChainGradients, gradient_noise, heat
-from rightloss.inference.sgmcmc.samplers import Underdamped
+from rightloss.inference.sgmcmc import ChainGradients, Underdamped, gradient_noise, heat
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9

@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import rightloss as rl
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, LowRankGaussian
-from rightloss.inference.vi.elbo import _Bound, following, variational
-from rightloss.inference.vi.families import Family, MeanField, family_of
-from rightloss.inference.vi.local_reparametrisation import LocalNoise
+from rightloss.inference.local_noise import LocalNoise
+from rightloss.inference.vi import Family, MeanField, _Bound, family_of, following, variational
 
 PREVALENCE = rl.Prevalence.binary(0.05)
 FAMILIES: dict[Any, Any] = {"mean-field": DiagonalGaussian, "full-rank": DenseGaussian, "low-rank": LowRankGaussian}

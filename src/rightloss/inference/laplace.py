@@ -22,10 +22,10 @@ from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
-from .joint_model import JointModel
 from .map import Search, most_probable, one_draw
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
+from .prediction import JointModel
 from .priors import Params
 from .target import LIKELIHOOD, LogPosterior, inference_method
 

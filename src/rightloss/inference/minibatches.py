@@ -1,4 +1,4 @@
-"""An endless stream of minibatches from data in any form.
+"""An endless stream of minibatches from data in any form; and the steps that take them, with a progress bar.
 
 Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with some
 of the unlabelled rows as a third part, if these are in minibatches as well.
@@ -6,8 +6,9 @@ of the unlabelled rows as a third part, if these are in minibatches as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
 from ..arrays import checked_int
+from ..extras import install
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from ..tensors import as_input, ordinary, tensor_of
 
@@ -43,10 +45,6 @@ class UnlabelledRows:
     def mass(self, num_data: int) -> float:
         """Return λ, their weight relative to N labelled examples."""
         return len(self.x) / num_data if self.weight is None else self.weight
-
-    def map(self, move: Callable[[Tensor], Tensor]) -> UnlabelledRows:
-        """Return the same rows with `move(x)`, on another device or in another dtype."""
-        return replace(self, x=move(self.x))
 
 
 class Minibatches:
@@ -331,3 +329,27 @@ def _length(loader: Any) -> int | None:
 
 def _count(data: object) -> str:
     return f"{len(data)} parts" if isinstance(data, tuple | list) else "no parts"
+
+
+def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
+    """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
+
+    Without `rich` there is no bar; if one was requested, an ImportError is raised.
+    """
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield from range(total)
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        if progress:
+            raise ImportError(f"A progress bar needs rich: progress=False, or {install('bayes')}.") from error
+        yield from range(total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
+        task = bar.add_task(label, total=total)
+        for step in range(total):
+            yield step
+            bar.advance(task)

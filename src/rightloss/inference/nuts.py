@@ -24,10 +24,9 @@ from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
-from .minibatches import Data, Device, Minibatches, Pair
+from .minibatches import Data, Device, Minibatches, Pair, steps_of
 from .posterior import Posterior, posterior_of
-from .priors import Params
-from .steps import positive_number, steps_of
+from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
 
 LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data

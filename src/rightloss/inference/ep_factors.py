@@ -15,15 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ...likelihoods import Bernoulli, Categorical, Likelihood
-from ...losses.gain import at_reference
-from ...losses.streams import stream_columns
-from ..distributions import Layout
-from ..fisher import loss_mix
-from ..joint_model import JointModel
-from ..priors import Params
-from ..target import LogPosterior
-from .sites import (
+from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..losses.gain import at_reference
+from ..losses.streams import stream_columns
+from .distributions import Layout
+from .ep_sites import (
     ExampleSites,
     MarginalSites,
     MarginalTangents,
@@ -32,6 +28,10 @@ from .sites import (
     Sites,
     normal_points,
 )
+from .fisher import loss_mix
+from .prediction import JointModel
+from .priors import Params
+from .target import LogPosterior
 
 SiteGroup = list[tuple[Sites, float]]
 
