@@ -288,6 +288,22 @@ def check_weights(layout: Layout, own: Mapping[str, Tensor]) -> None:
             )
 
 
+def check_given(given: Any, own: Mapping[str, Tensor], argument: str, sets: int = 1) -> None:
+    """Raise a ValueError if `given`, of that argument, are not some of the weights `own` by name, one or `sets` of each."""
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"Expected `{argument}` to be weights by name, but got {type(given).__name__}: write target.parameters(), or give "
+            "what a method has found, such as map_estimate(target, data)."
+        )
+    for name, value in given.items():
+        if name not in own or value.shape not in (own[name].shape, (sets, *own[name].shape)):
+            wanted = f"of shape {tuple(own[name].shape)}" if name in own else f"among {list(own)[:10]}"
+            raise ValueError(
+                f"Expected `{argument}` to have weights {wanted}, but got {name!r} of shape {tuple(value.shape)}: take those "
+                "of target.parameters()."
+            )
+
+
 def _table(likelihood: Likelihood, outputs: Tensor, support: Tensor | None) -> Float[Tensor, "n k *dense"]:
     if outputs.ndim == 1 and likelihood.num_outputs == 1:
         outputs = outputs.unsqueeze(1)

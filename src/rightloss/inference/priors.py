@@ -155,11 +155,9 @@ def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
 
 
 def _checked_scales(scale: float | Mapping[str, float]) -> float | dict[str, float]:
-    return (
-        {name: positive_number(each, "scale") for name, each in scale.items()}
-        if isinstance(scale, Mapping)
-        else positive_number(scale, "scale")
-    )
+    if isinstance(scale, Mapping):
+        return {name: positive_number(each, "scale") for name, each in scale.items()}
+    return positive_number(scale, "scale")
 
 
 def positive_number(value: Any, name: str) -> float:

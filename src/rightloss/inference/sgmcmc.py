@@ -27,7 +27,7 @@ from .distributions import Layout, Particles, check_finite
 from .map import map_estimate, on_device, reset_marginal, thinned, untrained_state
 from .minibatches import Batch, Data, Device, Minibatches, steps_of
 from .posterior import Posterior, posterior_of
-from .prediction import JointModel
+from .prediction import JointModel, check_given
 from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
 from .weight_sets import CarriedMarginal, evaluate_many, marginal_of_sets
@@ -104,28 +104,12 @@ def sghmc(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
+    options = ChainOptions(steps, thin, chains, warmup, lr, temperature, scale, batch_size, start, seed, device, progress)
     return run_chains(target, data, Underdamped(positive_number(friction, "friction")), options)
 
 
 @inference_method
-def sgld(
-    target: LogPosterior,
-    data: Data,
-    *,
-    chains: int = 4,
-    steps: int = 10_000,
-    warmup: int | None = None,
-    thin: int = 20,
-    lr: float | None = None,
-    temperature: float = 1.0,
-    scale: Literal["adaptive"] | float = "adaptive",
-    batch_size: int | None = 128,
-    start: Posterior | Params | None = None,
-    seed: int = 0,
-    device: Device = None,
-    progress: bool | None = None,
-) -> Posterior:
+def sgld(target: LogPosterior, data: Data, *, steps: int = 10_000, thin: int = 20, **options: Any) -> Posterior:
     """Draw from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011):
 
         u ← u + lr ∇ log p(u|X,Y) + N(0, 2 lr T),  w = s ⊙ u.
@@ -136,22 +120,13 @@ def sgld(
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
-        chains: number of chains, run together.
         steps: total number of steps of each chain.
-        warmup: number of these for the warm-up; None for a quarter.
         thin: keep a draw every `thin` steps.
-        lr: step size, in units of s². None for 0.1 divided by the largest curvature in u, halved until minibatches contribute
-            at most a quarter of the temperature.
-        temperature: T.
-        scale: s: "adaptive", or a number.
-        batch_size: examples per step; None for all.
-        start: a Posterior, or weights by name; None to run `map_estimate` first.
-        seed: seed of the data's order and of the noise.
-        device: the device to compute on.
-        progress: whether to show a progress bar.
+        **options: the other arguments of `sghmc` except `friction`. `lr` is in units of s², by default 0.1 divided by the
+            largest curvature in u, halved until minibatches contribute at most a quarter of the temperature.
 
     Returns:
-        The same as `sghmc`, which documents the arguments in full.
+        The same as `sghmc`.
 
     Raises:
         Diverged: if a value is not finite; the error's `.posterior` has the draws so far.
@@ -165,8 +140,7 @@ def sgld(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return run_chains(target, data, Overdamped(), options)
+    return run_chains(target, data, Overdamped(), ChainOptions(steps=steps, thin=thin, **options))
 
 
 class Underdamped:
@@ -227,18 +201,18 @@ class Overdamped:
 class ChainOptions:
     """The common arguments of the samplers; `sghmc` documents them."""
 
-    chains: int
     steps: int
-    warmup: int | None
     thin: int
-    lr: float | None
-    temperature: float
-    scale: Literal["adaptive"] | float
-    batch_size: int | None
-    start: Posterior | Params | None
-    seed: int
-    device: Device
-    progress: bool | None
+    chains: int = 4
+    warmup: int | None = None
+    lr: float | None = None
+    temperature: float = 1.0
+    scale: Literal["adaptive"] | float = "adaptive"
+    batch_size: int | None = 128
+    start: Posterior | Params | None = None
+    seed: int = 0
+    device: Device = None
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("chains", "steps", "thin"):
@@ -385,14 +359,9 @@ def _placed(
         theirs = _start_draws(start, own, options.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
         rest |= {name: value for name, value in theirs.items() if name in rest}
-    elif isinstance(start, Mapping):
-        named = start
     else:
-        raise ValueError(
-            f"Expected `start` to be a Posterior or weights by name, but got {type(start).__name__}: write "
-            "start=map_estimate(target, data)."
-        )
-    _check_start(named, own, options.chains)
+        named = start
+    check_given(named, own, "start", options.chains)
     each = {name: named.get(name, value).to(value).expand(options.chains, *value.shape) for name, value in own.items()}
     return Layout.of(own).flatten(on_device(each, options.device)), on_device(rest, options.device)
 
@@ -414,16 +383,6 @@ def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Ge
             "their own: make the target with one of its nets, start.module(0), and write start=target.parameters()."
         )
     return whole | drawn | {name: value[0] for name, value in shared.items()}
-
-
-def _check_start(named: Params, own: Params, chains: int) -> None:
-    for name, value in named.items():
-        if name not in own or value.shape not in (own[name].shape, (chains, *own[name].shape)):
-            expected = tuple(own[name].shape) if name in own else f"one of {list(own)[:10]}"
-            raise ValueError(
-                f"Expected the weights to start from by the target's names and shapes, but got {name!r} of shape "
-                f"{tuple(value.shape)} for {expected}: take those of target.parameters(), or {chains} of each."
-            )
 
 
 FIRST_SCALE = 1e-3  # initial s

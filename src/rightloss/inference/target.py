@@ -22,25 +22,15 @@ from ..arrays import checked_int
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.batch import LabelledBatch, Labels, checked_batch
-from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure_of, usable
+from ..losses.functional import gain_loss, log_sum_of, measure_of
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
-from ..losses.streams import (
-    PopulationRows,
-    check_stream_marginal,
-    check_takes_unlabelled,
-    check_unlabelled_weight,
-    stream_batch,
-    stream_columns,
-    stream_labels,
-    stream_terms,
-    tables_of,
-)
+from ..losses.streams import stream_batch, stream_columns, stream_labels, stream_terms, tables_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
-from ..tensors import as_input, in_mode, ordinary, tensor_of
+from ..tensors import in_mode, ordinary
 from .exact_mix import exact_gain
-from .minibatches import UnlabelledRows, check_mix
+from .minibatches import UnlabelledRows, checked_rows
 from .prediction import JointModel, inner
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 
@@ -171,7 +161,7 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = _checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
     return LogPosterior(model, criterion, prior, num_data, pool, rows, exact=exact)
 
 
@@ -616,43 +606,6 @@ def _is_exact(evidence: Any, criterion: Any, **others: Any) -> bool:
     return True
 
 
-def _checked_rows(
-    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
-) -> tuple[Pool | None, UnlabelledRows | None]:
-    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
-
-    Args:
-        pool: the argument of `log_posterior`, like the following ones.
-        unlabelled: x.
-        weight: λ.
-        batch_size: of the unlabelled rows.
-        criterion: the loss.
-        model: for which arrays become tensors.
-        marginal: as given.
-    """
-    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
-    if rows is None:
-        found = None if pool is None else _checked_pool(pool, criterion, model)
-        if found is None or found[1] is not None:
-            usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
-        return found, None
-    if pool is not None:
-        raise ValueError(
-            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
-            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
-        )
-    if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
-        check_stream_marginal(marginal)
-        return None, rows
-    if marginal is not None or rows.batch_size is not None:
-        name = "unlabelled_batch_size" if marginal is None else "marginal"
-        raise ValueError(
-            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
-            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
-        )
-    return (rows.x, None), None
-
-
 def _check_source(marginal: Any, model: nn.Module) -> None:
     """Raise a ValueError if a marginal uses another network than the one with the inferred weights."""
     asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
@@ -663,39 +616,3 @@ def _check_source(marginal: Any, model: nn.Module) -> None:
             f"Expected {type(marginal).__name__} to use the model with the inferred weights, but it uses another one: "
             "make it with this model (or a part of it), not with a copy."
         )
-
-
-def _checked_unlabelled(
-    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
-) -> UnlabelledRows | None:
-    """Return the rows; None if there are none with a positive weight."""
-    check_unlabelled_weight(weight)
-    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
-    if unlabelled is None:
-        return None
-    check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
-    x = _inputs(unlabelled, model, "unlabelled")
-    if x.ndim < 1:
-        raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
-    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
-    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
-
-
-def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
-    if not isinstance(criterion.prevalence, Prevalence):
-        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
-    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
-    x = _inputs(x, model, "pool")
-    if y is None:
-        check_unlabelled(criterion.terms(torch.empty(0)))
-        return x, None
-    y = ordinary(tensor_of(y, "target")).to(x.device)
-    if len(x) != len(y):
-        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
-    check_mix(y, criterion.prevalence)
-    return x, y
-
-
-def _inputs(x: Any, model: nn.Module, name: str) -> Tensor:
-    result: Tensor = ordinary(tensor_of(as_input(x, model, torch.empty(0)), name))
-    return result
