@@ -207,17 +207,6 @@ def test_a_member_that_fails_stops_all_and_the_last_good_weights_are_kept(moving
     assert torch.equal(model.weight.detach(), torch.ones(4, 3, dtype=torch.float64))
 
 
-class Bare(nn.Module):
-    """A weight that no module knows how to draw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(4, 3, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-
 def test_invalid_options_are_refused() -> None:
     x, y, prevalence = data()
     target = log_posterior(net(), prevalence)
@@ -225,4 +214,4 @@ def test_invalid_options_are_refused() -> None:
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"9.weight": x}), "among")
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"0.weight": x}), r"of shape \(6, 4\)")
     assert_refused(lambda: ensemble(target, (x, y), initial=cast(Any, lambda member: x)), "by name")
-    assert_refused(lambda: ensemble(log_posterior(Bare(), prevalence), (x, y)), "can be reset")
+    assert_refused(lambda: ensemble(log_posterior(Fragile(False), prevalence), (x, y)), "can be reset")

@@ -116,26 +116,23 @@ def test_points_have_the_moments_of_a_normal_distribution() -> None:
 
 @pytest.mark.long
 @each_kind
-@pytest.mark.parametrize("streams", [False, True])
-def test_derivatives_of_a_row_are_autograds(make: Any, k: int, streams: bool) -> None:
+def test_derivatives_of_a_row_are_autograds(make: Any, k: int) -> None:
     """Those of log p(k|z) at another mix, or of the streams, of which one class has none if there are more than two."""
     likelihood: ClassLikelihood = make().double()
-    sampled = torch.arange(k) >= (k > 2)
-    offset = normal(int(sampled.sum()) + 1, seed=3) if streams else population(k).log()
-    found = output_table(likelihood, offset, sampled if streams else None)
-    z = random_outputs(likelihood, 3)
+    sampled, z = torch.arange(k) >= (k > 2), random_outputs(likelihood, 3)
+    for streams, offset in ((False, population(k).log()), (True, normal(int(sampled.sum()) + 1, seed=3))):
 
-    def table(row: Tensor) -> Tensor:
-        log_p = likelihood.table(row[None])[0]
-        own = torch.cat([log_p[sampled], torch.zeros(1).double()]) if streams else log_p
-        return torch.log_softmax(own + offset, 0)
+        def table(row: Tensor, streams: bool = streams, offset: Tensor = offset) -> Tensor:
+            log_p = likelihood.table(row[None])[0]
+            own = torch.cat([log_p[sampled], torch.zeros(1).double()]) if streams else log_p
+            return torch.log_softmax(own + offset, 0)
 
-    log_p, gradients, hessians = found.derivatives(z)
-    for row in range(3):
-        torch.testing.assert_close(log_p[row], table(z[row]))
-        torch.testing.assert_close(gradients[row], jacrev(table)(z[row]))
-        bends = hessian(table)(z[row])
-        torch.testing.assert_close(hessians[row].expand_as(bends), bends)
+        log_p, gradients, hessians = output_table(likelihood, offset, sampled if streams else None).derivatives(z)
+        for row in range(3):
+            torch.testing.assert_close(log_p[row], table(z[row]))
+            torch.testing.assert_close(gradients[row], jacrev(table)(z[row]))
+            bends = hessian(table)(z[row])
+            torch.testing.assert_close(hessians[row].expand_as(bends), bends)
 
 
 def _many_classes(likelihood: Any, n: int = 150) -> tuple[LogPosterior, Data]:

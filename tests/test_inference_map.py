@@ -14,7 +14,6 @@ from scipy.special import expit, log_expit, logit
 from sklearn.linear_model import LogisticRegression
 from small_targets import MARGINALS
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import rightloss as rl
 from rightloss.inference import Diverged, LogPosterior, ensemble, gaussian_prior, log_posterior
@@ -175,46 +174,6 @@ def test_naming_the_present_device_changes_nothing() -> None:
     for method in (map_estimate, ensemble):
         here, named = (method(target, (x, y), steps=3, device=device).distribution.mean for device in (None, "cpu"))
         torch.testing.assert_close(here, named, rtol=0, atol=0)
-
-
-@pytest.mark.long
-def test_data_may_come_as_a_loader_a_dataset_or_arrays() -> None:
-    x, y, _ = problem()
-    model = net()
-
-    def found(data: Any) -> Tensor:
-        return map_estimate(target_of(model, marginal=rl.BatchMarginal()), data, batch_size=None, steps=5, polish=False).mean[
-            "0.weight"
-        ]
-
-    expected = found((x, y))
-    pairs = TensorDataset(x, y)
-    for data in (pairs, DataLoader(pairs, batch_size=len(y))):
-        torch.testing.assert_close(found(data), expected)
-    model.float()  # float64, NumPy's own, becomes torch's default
-    torch.testing.assert_close(found((x.numpy(), y.numpy())), expected.float(), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.long
-def test_moving_averages_are_those_of_the_trained_net() -> None:
-    x, y, _ = problem()
-    found = map_estimate(target_of(net(nn.BatchNorm1d(8))), (x, y), batch_size=None, steps=20, lr=1e-9, polish=False)
-    trained: Any = found.module()
-    hidden, kept = trained[0](x), 0.9**20
-    torch.testing.assert_close(trained[1].running_mean, (1 - kept) * hidden.mean(0), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(trained[1].running_var, kept + (1 - kept) * hidden.var(0), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.long
-def test_frozen_weights_stay_and_are_part_of_predictions() -> None:
-    x, y, _ = problem()
-    model: Any = net()
-    model[0].requires_grad_(False)
-    found = map_estimate(target_of(model), (x, y), steps=20)
-    assert found.layout.names == ("2.weight", "2.bias")
-    trained: Any = found.module()
-    assert torch.equal(trained[0].weight, model[0].weight)
-    torch.testing.assert_close(found.predict(x).log_probs, torch.log_softmax(trained(x), 1))
 
 
 @pytest.mark.long

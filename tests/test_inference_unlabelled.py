@@ -358,17 +358,6 @@ class TestMethods:
         chains = inference.sghmc(target, PROBLEM.data, steps=300, chains=8, start=start, thin=2, batch_size=25)
         assert_draws_are_near(chains, (mean, sd), 0.1)
 
-    @pytest.mark.filterwarnings("ignore")  # a few steps do not lead far
-    def test_at_the_population_every_method_treats_them_as_the_pool(self) -> None:
-        pi = PROBLEM.prevalence.population
-        one, two = logistic_target(reference=pi), logistic_target(rows=None, reference=pi, pool=POOL)
-        for method in (
-            partial(inference.map_estimate, steps=20, batch_size=20),
-            partial(inference.variational, steps=20),
-            inference.expectation_propagation,
-        ):
-            assert torch.equal(*(method(each, PROBLEM.data).distribution.mean for each in (one, two)))
-
     def test_their_noise_is_measured_apart_from_that_of_the_labelled(self) -> None:
         target = logistic_target(unlabelled_batch_size=60, loss=rl.LogitAdjustedLoss)
         batches = Minibatches(PROBLEM.data, 20, generator(3), unlabelled=target.unlabelled)

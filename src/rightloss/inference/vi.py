@@ -126,16 +126,23 @@ def variational(
         def result() -> Posterior:
             return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
 
-        slope = _Slope()
-        good = _Checkpoint([*q.leaves, *fixed.values()])
+        slope, changing = _Slope(), [*q.leaves, *fixed.values()]
+        good = [value.detach().clone() for value in changing]
+
+        def last_good() -> Posterior:
+            with torch.no_grad():
+                for value, kept_value in zip(changing, good, strict=True):
+                    value.copy_(kept_value)
+            return result()
+
         # the second moments of the gradients change as q widens, so Adam must forget them quickly
         optimizer = torch.optim.Adam(q.leaves, lr=lr, betas=(0.9, 0.99), fused=True)
         for step in steps_of(steps, "variational inference", progress):
             optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             optimizer.zero_grad()
             bound.landing = 2 * step >= steps
-            course.append(bound.climb(batch, step, lambda: good.restored(result)))
-            good.keep()
+            course.append(bound.climb(batch, step, last_good))
+            good = [value.detach().clone() for value in changing]
             if step >= steps - steps // _LAST:
                 slope.add(q)
             optimizer.step()
@@ -254,25 +261,6 @@ class _Bound:
         like = self.q.leaves[0]
         half = [torch.randn(self.q.noise_size, generator=self.stream, dtype=like.dtype) for _ in range((self.samples + 1) // 2)]
         return [noise.to(like.device) for each in half for noise in (each, -each)][: self.samples]
-
-
-class _Checkpoint:
-    """The last values of some tensors for which the bound was finite."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self.tensors = tensors
-        self.keep()
-
-    def keep(self) -> None:
-        """Store the current values."""
-        self.values = [tensor.detach().clone() for tensor in self.tensors]
-
-    def restored(self, call: Callable[[], Any]) -> Any:
-        """Return `call()` with the stored values."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, self.values, strict=True):
-                tensor.copy_(value)
-        return call()
 
 
 def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tensor:
