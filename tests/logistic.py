@@ -12,7 +12,7 @@ from members import generator
 from torch import Tensor, nn
 from torch.func import vmap
 
-from rightloss import Bernoulli, Prevalence, start_at_prevalence
+from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence, start_at_prevalence
 from rightloss.inference import LogPosterior, Posterior, gaussian_prior, log_posterior
 
 
@@ -63,6 +63,10 @@ class Logistic:
         if not options:
             options = {"pool": self.data}
         return log_posterior(model, self.prevalence, Bernoulli(), prior=prior, num_data=self.n, **options)
+
+    def uncorrected(self) -> LogPosterior:
+        """The same without the correction."""
+        return self.target(loss=LogLikelihoodLoss)
 
 
 def grid_moments(problem: Logistic, target: LogPosterior, width: float = 6.0, points: int = 151) -> tuple[Tensor, Tensor]:

@@ -140,7 +140,11 @@ def test_a_pool_takes_the_place_of_the_data_in_the_marginal() -> None:
     without = hessian(_terms(_target(**options), data)[0], diagonal=False).matrix
     for pool in ((x, y), x):
         target = _target(**options, pool=pool)
-        function, vector = _as_vector(target, lambda params, own=target: -30 * own(params, data)[0] + own.log_prior(params))
+
+        def value(params: Any, target: LogPosterior = target) -> Tensor:
+            return -30 * target(params, data)[0] + target.log_prior(params)
+
+        function, vector = _as_vector(target, value)
         found = hessian(_terms(target, data)[0], diagonal=False).matrix
         torch.testing.assert_close(found, plain_hessian(function, vector))
         assert not torch.allclose(without, found, rtol=0.01)

@@ -130,7 +130,7 @@ def test_a_seed_fixes_the_result_with_any_marginal_and_leaves_everything_as_it_w
 
     def found(seed: int) -> Tensor:
         with unchecked_types():
-            return method(target, (x, y), batch_size=batch_size, steps=3, seed=seed).distribution.mean  # type: ignore[no-any-return]
+            return method(target, (x, y), batch_size=batch_size, steps=3, seed=seed).distribution.mean
 
     first, other, again = found(1), found(2), found(1)
     torch.testing.assert_close(first, again, rtol=0, atol=0)
@@ -226,8 +226,8 @@ class Fragile(nn.Module):
 def test_a_search_that_fails_says_where_and_keeps_the_last_good_weights(batch_size: int | None, pool: bool) -> None:
     x, y, prevalence = problem()
     model = Fragile()
-    before, options = state_of(model), {"pool": (x, y)} if pool else {}
-    rising = log_posterior(model, prevalence, prior=lambda params: 1e9 * params["weight"].sum(), **options)
+    before = state_of(model)
+    rising = log_posterior(model, prevalence, prior=lambda params: 1e9 * params["weight"].sum(), pool=(x, y) if pool else None)
     with pytest.raises(Diverged, match=r"Expected the log posterior to be finite, but step \d+ gave .*: lower `lr`") as caught:
         map_estimate(rising, (x, y), lr=0.3, steps=100, batch_size=batch_size)
     assert caught.value.step > 0

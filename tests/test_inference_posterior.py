@@ -268,7 +268,7 @@ class TestParts:
         assert repr(posterior_of_net()).startswith(words)
         assert "LowRankGaussian over 99" in repr(posterior_of_net(kind="LowRankGaussian"))
         for way in ("dropout", "linearised"):
-            told = repr(posterior_of_net(kind="a point", **{way: True}))
+            told = repr(posterior_of_net(None, 3, "a point", None, **{way: True}))
             assert f"1 draw over 99 random weights of Sequential, {way}, Categorical" in told
 
 

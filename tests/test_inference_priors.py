@@ -135,7 +135,7 @@ def test_the_centre_is_kept_as_it_was_given() -> None:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     *(
-        (partial(gaussian_prior, scale), "`scale` to be positive and finite")
+        (partial(gaussian_prior, scale), "`scale` to be positive and finite")  # type: ignore[arg-type]
         for scale in (0, -1.0, math.inf, math.nan, "1", True)
     ),
     (lambda: gaussian_prior({"a": 0.0}), "positive and finite"),
@@ -144,7 +144,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: horseshoe_prior(1.0, slab=0.0), "`slab` to be positive and finite"),
     (lambda: gaussian_prior({"part0": 1.0})(weights((3,), (2,))), "'part1'"),
     (lambda: gaussian_prior(1.0, {"part0": torch.zeros(4)})(weights((3,))), "'part0'"),
-    (lambda: gaussian_prior(1.0, {"part0": "zero"}), "numbers"),  # type: ignore[dict-item]
+    (lambda: gaussian_prior(1.0, {"part0": "zero"}), "numbers"),
 ]
 
 

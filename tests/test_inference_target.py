@@ -283,7 +283,8 @@ class TestAnExactPrevalence:
 
     def test_refuses_options_and_methods_that_do_not_see_all_rows_together(self) -> None:
         x = torch.zeros(4, 2)
-        for option, given in {"pool": x, "reference": EXACT.population, "unlabelled": x}.items():
+        refused: dict[str, Any] = {"pool": x, "reference": EXACT.population, "unlabelled": x}
+        for option, given in refused.items():
             assert_refused(
                 partial(inference.log_posterior, nn.Linear(2, 3), EXACT, evidence="exact", **{option: given}), f"no {option}"
             )

@@ -312,7 +312,7 @@ class LogPosterior:
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """Return the model's outputs for x with these weights."""
-        return self.at(params, lambda: self.model(x))  # type: ignore[no-any-return]
+        return self.at(params, lambda: self.model(x))
 
     def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
         """Return log p(y|x,w) at the population's mix, a row for each label; dense outputs have one for each cell."""
