@@ -112,6 +112,7 @@ def test_points_have_the_moments_of_a_normal_distribution() -> None:
         torch.testing.assert_close(weight @ points.at, torch.zeros(dimensions, dtype=torch.float64))
         second = points.at.T @ (weight[:, None] * points.at)
         torch.testing.assert_close(second, torch.eye(dimensions, dtype=torch.float64))
+    assert len(points) == 64
 
 
 @pytest.mark.long

@@ -127,50 +127,6 @@ class TestPredictions:
         assert up - down == pytest.approx(float(2 * step.sum()), rel=0.02)
 
 
-class Copied(torch.autograd.Function):
-    """The identity, with derivatives but no rule for `vmap`."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def jvp(ctx: Any, slope: Tensor) -> Tensor:
-        return slope.clone()
-
-
-class Counted(nn.Module):
-    """A net that counts its calls and, if so told, cannot be run for many draws at once."""
-
-    def __init__(self, single: bool) -> None:
-        super().__init__()
-        self.inner, self.single, self.calls = smooth(3), single, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        outputs: Tensor = self.inner(x)
-        return Copied.apply(outputs) if self.single else outputs
-
-
-def test_many_draws_at_once_predict_what_they_do_one_by_one_and_the_users_model_is_unchanged() -> None:
-    found = {}
-    for single in (False, True):
-        model = Counted(single).train()
-        before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-        posterior = posterior_of_net(net=model, linearised=True)
-        own = {name: value.clone() for name, value in posterior.model.state_dict().items()}
-        found[single] = tables_of(posterior)
-        assert posterior.model.calls == (2 + 6 if single else 1)
-        assert torch.equal(torch.get_rng_state(), state)
-        assert all(part.training for part in model.modules())
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-        assert all(torch.equal(value, own[name]) for name, value in posterior.model.state_dict().items())
-    torch.testing.assert_close(found[True], found[False])
-
-
 def test_errors_in_x_are_reported_as_without_linearisation() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         posterior_of_net(linearised=True).predict(X[:, :4])
