@@ -350,8 +350,6 @@ class TestMethods:
         mode = inference.map_estimate(target, PROBLEM.data, steps=60, lr=0.05, batch_size=None).distribution.mean
         found = inference.map_estimate(target, PROBLEM.data, steps=200, lr=0.02, batch_size=25).distribution.mean
         assert float(((found - mode) / sd).abs().max()) < 0.2
-        members = inference.ensemble(target, PROBLEM.data, members=2, steps=200, initial=lambda member: {}, batch_size=25)
-        assert float(((members.distribution.mean - mode) / sd).abs().max()) < 0.25
         options: dict[str, Any] = {"family": "full-rank", "steps": 300, "lr": 0.02, "initial_sd": 0.2, "batch_size": 25}
         assert_near(inference.variational(target, PROBLEM.data, **options), (mean, sd), 0.25, 0.2)
         start = inference.expectation_propagation(target, PROBLEM.data)
