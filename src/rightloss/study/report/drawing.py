@@ -1,4 +1,4 @@
-"""Drawings: plots of `rightloss.card.plots` side by side, for the page and as an SVG file of their own.
+"""Drawings: plots of `rightloss.card.svg` side by side, for the page and as an SVG file of their own.
 
 Stage: `Plot`s → `Drawing` → HTML of each plot; one SVG, which needs no page.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...card.plots import Axis, Series, drawing, plot, swatch, tag
+from ...card.svg import Axis, Series, drawing, plot, swatch, tag
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import expit
 
-from ...card.plots import Axis, Scale, Series
+from ...card.svg import Axis, Scale, Series
 from ...card.words import number, share
 from ...lidc.votes import rounded_mean
 from ...metrics import Figure, RocCurve, probability_histogram, reliability_curve, roc_curve
