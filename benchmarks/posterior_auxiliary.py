@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import rightloss as rl
 from rightloss.inference import Distribution, LogPosterior, log_posterior
 from rightloss.inference.distributions import Layout
-from rightloss.inference.vi.elbo import following, variational
+from rightloss.inference.vi import following, variational
 from rightloss.study.toy.population import TwoGaussians
 
 STEPS, TIMES, DRAWS, BATCH, PER_CLASS = 2000, 50, 20, 128, 1000

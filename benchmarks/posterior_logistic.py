@@ -27,12 +27,12 @@ from torch import Tensor
 
 from rightloss.inference import LogPosterior
 from rightloss.inference.distributions import Layout
-from rightloss.inference.ep.sweeps import expectation_propagation
+from rightloss.inference.ep import expectation_propagation
 from rightloss.inference.laplace import laplace
 from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc import sghmc
-from rightloss.inference.vi.elbo import variational
+from rightloss.inference.vi import variational
 
 sys.path.append(str(ROOT / "tests"))  # the problem is defined once, in the tests
 from logistic import Logistic, grid_moments, importance_moments
