@@ -17,11 +17,10 @@ from rightloss import retarget
 from rightloss.card.words import crowd, number, people, percent
 from rightloss.metrics import decision_curve, predictive_value_curve
 from rightloss.study.config import PRESETS, Source
-from rightloss.study.pooled_predictions import Cell
 from rightloss.study.report import write_report
 from rightloss.study.report.figures import Column, Panel, panels_of
 from rightloss.study.report.page import grid
-from rightloss.study.results import read_study
+from rightloss.study.results import Cell, read_study
 from rightloss.study.summary import summarise
 from rightloss.study.summary.wording import method
 

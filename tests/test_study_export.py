@@ -17,10 +17,9 @@ from study_results import fake_study
 
 from rightloss.metrics import Figure
 from rightloss.study.config import Source, StudyConfig
-from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.report import print_summary, tables, write_tables
 from rightloss.study.report.export import figures_csv, latex_text, to_latex
-from rightloss.study.results import read_study
+from rightloss.study.results import CellKey, read_study
 from rightloss.study.summary import Summary, summarise, wording
 from rightloss.study.summary.wording import headline
 

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import pytest
+from rightloss.study.summary.rating_claims import RULES, rating_claims
 
 from rightloss.metrics import Figure
 from rightloss.study import PRESETS
 from rightloss.study.paper import RATINGS
-from rightloss.study.pooled_predictions import CellKey
+from rightloss.study.results import CellKey
 from rightloss.study.summary import CellPair, CellSummary, PairedFigure, PaperCheck
 from rightloss.study.summary.comparisons import RULE_FIGURES
-from rightloss.study.summary.rating_claims import RULES, rating_claims
 
 CONFIG = PRESETS["ratings"]
 EXACT, NEAR, EXTREMES, MALIGNANT = (

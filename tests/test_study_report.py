@@ -30,7 +30,6 @@ from rightloss.cli.study import configured
 from rightloss.metrics import Figure
 from rightloss.study.config import PRESETS, Source, StudyConfig, Training, options_of
 from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED, FULLY_LABELLED, METHODS
-from rightloss.study.pooled_predictions import cells
 from rightloss.study.report import write_report
 from rightloss.study.report.figures import (
     confusion,
@@ -45,7 +44,7 @@ from rightloss.study.report.figures import (
 from rightloss.study.report.overview import Overview, OverviewRow, overview
 from rightloss.study.report.page import command, grid, hardest_cases, judging_loss, settings, slider_data
 from rightloss.study.report.tables import comparison_table, tables
-from rightloss.study.results import StudyResults, read_study, trace_steps
+from rightloss.study.results import StudyResults, cells, read_study, trace_steps
 from rightloss.study.summary import Summary, summarise
 from rightloss.study.summary.wording import SHORT_LOSSES, headline, incomplete
 

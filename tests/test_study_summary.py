@@ -15,8 +15,7 @@ from study_results import fake_study
 
 from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
-from rightloss.study.pooled_predictions import Cell, cells, matched
-from rightloss.study.results import StudyResults, read_study
+from rightloss.study.results import Cell, StudyResults, cells, matched, read_study
 from rightloss.study.summary import CellPair, CellSummary, Summary, summarise
 from rightloss.study.summary.comparisons import compare
 from rightloss.study.summary.contract import CONSTANT, COSTS

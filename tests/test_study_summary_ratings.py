@@ -12,8 +12,7 @@ from study_results import fake_study
 
 from rightloss.metrics import evaluate
 from rightloss.study.config import StudyConfig
-from rightloss.study.pooled_predictions import Cell, cells
-from rightloss.study.results import StudyResults, read_study
+from rightloss.study.results import Cell, StudyResults, cells, read_study
 from rightloss.study.summary import CellSummary, Summary, summarise
 from rightloss.study.summary.comparisons import RULE_FIGURES
 from rightloss.study.summary.contract import CONSTANT

@@ -18,8 +18,7 @@ from rightloss.prevalence import Prevalence
 from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, Group, RunConfig, Source, StudyConfig, Training
 from rightloss.study.datasets import StudyData, study_data, summary_of
 from rightloss.study.methods import FULLY_LABELLED, METHODS
-from rightloss.study.pooled_predictions import matched
-from rightloss.study.results import RunResult, StudyResults, trace_steps
+from rightloss.study.results import RunResult, StudyResults, matched, trace_steps
 from rightloss.study.training import Hardware, loop, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import Candidate, Net, tables_of

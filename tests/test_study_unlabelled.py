@@ -30,7 +30,7 @@ from rightloss.study.results import RunResult, read_study
 from rightloss.study.summary import Summary, summarise, wording
 from rightloss.study.training import Hardware, loop, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.models import Model
+from rightloss.study.training.candidates import Model
 
 SHARE = 0.5
 LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled and method.marginal is None)
