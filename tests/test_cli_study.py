@@ -19,8 +19,8 @@ import pytest
 from nodule_files import small_archive
 from scipy.special import logit
 from study_results import fake_study
+from study_work import wait_for
 from test_cli import failing_with, invoke
-from test_study_execute import wait_for
 from worker_jobs import is_running
 
 from rightloss.cli import report as pages
