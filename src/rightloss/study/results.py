@@ -353,7 +353,7 @@ def write_one_file(results: StudyResults, path: str | PathLike[str]) -> Path:
     if results.missing:
         raise ValueError(f"Expected a finished study, but {results.missing} of its runs are missing: run it again first.")
     if path.suffix != ".npz":
-        raise ValueError(f"Expected a file name ending in .npz, but got {path.name!r}.")
+        raise ValueError(f"Expected a file name ending in .npz, but got {path.name!r}: add it.")
     runs = [_choices(run) for run in results.runs]
     content = json.dumps({"config": results.config.to_dict(), "runs": runs})
     arrays: dict[str, np.ndarray] = {"content": np.frombuffer(content.encode(), np.uint8)}
