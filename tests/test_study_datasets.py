@@ -189,5 +189,6 @@ def test_they_are_that_share_of_the_patients_and_no_patient_is_split_or_released
     )
     assert first == again != other
     assert torch.equal(split_labels(rows, None, 0.0)[0], rows)
-    for share in (1.0, True, "0.5"):
-        assert_refused(lambda: split_labels(rows, names, share), "share")  # type: ignore[arg-type]  # noqa: B023
+    wrong: list[Any] = [1.0, True, "0.5"]
+    for each in wrong:
+        assert_refused(lambda: split_labels(rows, names, each), "share")  # noqa: B023

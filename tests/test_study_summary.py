@@ -17,7 +17,7 @@ from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.results import Cell, StudyResults, cells, matched, read_study
 from rightloss.study.summary import CellPair, CellSummary, Summary, summarise
-from rightloss.study.summary.comparisons import RULE_FIGURES, compare, pairs
+from rightloss.study.summary.comparisons import RULE_FIGURES, compare, paired_figures, pairs
 from rightloss.study.summary.contract import CONSTANT, COSTS
 from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
 from rightloss.study.summary.summarise import BINARY_FIGURES
@@ -155,6 +155,8 @@ def test_a_difference_is_that_of_the_rows_with_folds_ahead_and_behind(results: S
         own = mine.fold == fold
         both = [evaluate(cell.log_probs[own], cell.labels[own], 0.001, intervals=None) for cell in (mine, yours)]
         gains.append(both[0].expected_log_likelihood.value - both[1].expected_log_likelihood.value)
+    means = [paired_figures(cell)["expected_log_likelihood"].in_folds(cell.fold) for cell in (mine, yours)]
+    assert [means[0][fold] - means[1][fold] for fold in range(3)] == pytest.approx(gains)
     found = comparison_of(summary, "weighted", 0.001).differences["expected_log_likelihood"]
     assert (found.ahead, found.behind) == (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
     against = comparison_of(summary, "published", 0.001).differences["expected_log_likelihood"]

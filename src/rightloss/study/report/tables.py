@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...card.words import Shown, percent
 from ...metrics import Figure
@@ -186,9 +186,10 @@ def sections(
 def _grouped(rows: Iterable[CellSummary], *without: str) -> dict[CellKey, list[CellSummary]]:
     """Group rows by the settings that they share, apart from the loss and those in `without`."""
     groups: dict[CellKey, list[CellSummary]] = {}
+    blank: dict[str, Any] = dict.fromkeys((*without, "loss"), "")
     for row in rows:
         if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(**dict.fromkeys((*without, "loss"), "")), []).append(row)
+            groups.setdefault(row.key._replace(**blank), []).append(row)
     return groups
 
 
