@@ -23,7 +23,18 @@ ORDER = (  # of data flow, as tests/test_layout.py enforces it
         "prevalence",
         "finding_tables.py",
     ),
-    *("serialization.py", "predictive", "calibration", "shift", "metrics", "card", "check", "sklearn", "boosting", "tabular"),
+    *(
+        "serialization.py",
+        "predictive",
+        "calibration",
+        "shift",
+        "metrics",
+        "card",
+        "check",
+        "sklearn",
+        "boosting.py",
+        "tabular",
+    ),
     # with torch
     *("tensors.py", "sampling", "likelihoods", "marginals", "losses", "inference", "layer.py", "lidc", "study", "cli"),
 )

@@ -30,7 +30,7 @@ from pydicom.uid import (
 )
 from worker_jobs import segfault
 
-from rightloss.lidc.ct.shards import ShardJob, make_shard
+from rightloss.lidc.ct.preparation import ShardJob, make_shard
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,

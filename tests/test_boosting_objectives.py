@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 import rightloss as rl
 from rightloss.boosting import InformationGainObjective, WeightedObjective
 
-KINDS = [(k, reference, kappa) for k in (2, 3) for reference in ("sampling", "population") for kappa in (0.0, 0.3, 1.0)]
+KINDS = [(2, "sampling", 1.0), (2, "population", 0.3), (3, "sampling", 0.3), (3, "population", 0.0)]
 each_kind = pytest.mark.parametrize(("k", "reference", "kappa"), KINDS)
 
 
@@ -64,11 +64,10 @@ def test_metric_and_gradient_are_those_of_the_torch_loss(k: int, reference: str,
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
-@pytest.mark.parametrize("scale", [1.0, 30.0])
 @each_kind
-def test_the_gradient_is_that_of_finite_differences(k: int, reference: str, kappa: float, scale: float) -> None:
+def test_the_gradient_is_that_of_finite_differences(k: int, reference: str, kappa: float) -> None:
     objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k, n=12)
-    scores = np.clip(scores * scale, -30, 30)
+    scores = np.clip(scores * (30 if kappa == 0.3 else 1), -30, 30)
     gradient, total = objective(y, scores, weights)[0], weights.sum()
     first, _ = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)
     np.testing.assert_allclose(gradient, first, rtol=1e-6, atol=1e-7 * np.abs(first).max())
@@ -76,12 +75,9 @@ def test_the_gradient_is_that_of_finite_differences(k: int, reference: str, kapp
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
-@pytest.mark.parametrize("seed", range(2))
 @each_kind
-def test_the_hessian_bounds_the_curvature_along_every_tree_of_one_class(
-    k: int, reference: str, kappa: float, seed: int
-) -> None:
-    objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k, n=14, scale=3.0, seed=seed)
+def test_the_hessian_bounds_the_curvature_along_every_tree_of_one_class(k: int, reference: str, kappa: float) -> None:
+    objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k, n=14, scale=3.0)
     positive = objective(y, scores)[1] * (k - 1) / k
     for column in range(k):
         change = np.zeros((len(y), *scores.shape))
@@ -103,9 +99,9 @@ def test_the_hessian_is_at_least_that_of_cross_entropy(k: int, reference: str, k
 
 
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
-@pytest.mark.parametrize("reference", ["sampling", "population"])
-@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0, 4.0])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("reference", "kappa", "weighted"), [("sampling", 1.0, False), ("sampling", 0.0, True), ("population", 4.0, True)]
+)
 def test_one_score_is_the_difference_of_two(reference: str, kappa: float, weighted: bool) -> None:
     objective, (y, scores, weights) = objective_of(2, reference, kappa), problem(2)
     one = scores[:, 1] - scores[:, 0]
@@ -117,14 +113,12 @@ def test_one_score_is_the_difference_of_two(reference: str, kappa: float, weight
 
 
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
-@pytest.mark.parametrize("extent", [100.0, 800.0, 1e6])
 @each_kind
-def test_extreme_scores_give_finite_derivatives(k: int, reference: str, kappa: float, extent: float) -> None:
+def test_extreme_scores_give_finite_derivatives(k: int, reference: str, kappa: float) -> None:
     objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k)
-    one_sided = np.zeros_like(scores)
-    one_sided[:, -1] = extent  # the other classes' marginals underflow
+    last = np.eye(k)[np.full(len(y), k - 1)]  # the other classes' marginals underflow
     weights[0] = 0.0
-    for extreme in (one_sided, -one_sided, np.sign(scores) * extent):
+    for extreme in (800.0 * last, -800.0 * last, 1e6 * np.sign(scores)):
         for z in [extreme] + [extreme[:, 1] - extreme[:, 0]] * (k == 2):
             gradient, hessian = objective(y, z, weights)
             assert np.isfinite(gradient).all()
@@ -221,8 +215,7 @@ def test_at_the_sampled_mix_and_full_evidence_it_is_xgboosts_own_objective() -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("kind", [InformationGainObjective, WeightedObjective])
+@pytest.mark.parametrize(("k", "kind"), [(2, InformationGainObjective), (3, WeightedObjective)])
 def test_the_scikit_learn_classes_call_it_as_the_native_functions_do(k: int, kind: Any) -> None:
     x, y = table_of_people(k)
     weights = stream(5).uniform(0.5, 2, len(y))

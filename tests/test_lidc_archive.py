@@ -21,7 +21,14 @@ from rightloss.lidc import Archive, npz, read_archive, write_archive
 from rightloss.lidc.npz import open_npz
 
 N = 6
-DTYPES = ["i1", "i2", ">i2", "i4", "i8", "u1", "u2", ">u2", "u4", "f2", "f4", ">f4", "f8"]
+FORMS = [
+    ("i2", (N, 3, 4, 5)),
+    (">i2", (N, 7, 2)),
+    (">u2", (N, 3, 4, 5)),
+    ("u4", (N, 7, 2)),
+    ("f2", (N, 7, 2)),
+    (">f4", (N, 3, 4, 5)),
+]
 
 
 def content(shape: tuple[int, ...] = (N, 3, 4, 5), dtype: str = "i2") -> dict[str, Any]:
@@ -57,8 +64,7 @@ def little_memory() -> Iterator[None]:
 
 
 class TestThereAndBack:
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("shape", [(N, 3, 4, 5), (N, 7, 2)])
+    @pytest.mark.parametrize(("dtype", "shape"), FORMS)
     def test_what_is_written_is_read(self, tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
         given = content(shape, dtype)
         write_archive(tmp_path / "a.npz", **given)
@@ -73,8 +79,7 @@ class TestThereAndBack:
             name: column.tolist() for name, column in given["columns"].items()
         }
 
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    @pytest.mark.parametrize("order", ["C", "F"])
+    @pytest.mark.parametrize(("save", "order"), [(np.savez, "F"), (np.savez_compressed, "C")])
     def test_numpys_own_files_are_read(self, tmp_path: Path, save: Callable[..., None], order: Any) -> None:
         patches = np.asarray(content()["patches"], order=order)
         archive = read_archive(saved(tmp_path, save, patches=patches))
@@ -82,13 +87,6 @@ class TestThereAndBack:
         assert torch.equal(archive.patches([4, 1, 1]), torch.from_numpy(patches[[4, 1, 1]].copy("C")))
         assert torch.equal(archive.patches(np.arange(N) == 2), torch.from_numpy(patches[2:3].copy("C")))
         assert archive.patches([]).shape == (0, 3, 4, 5)
-
-    def test_ours_are_read_by_numpy(self, tmp_path: Path) -> None:
-        given = content()
-        write_archive(tmp_path / "a.npz", **given)
-        with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
-            np.testing.assert_array_equal(found["patches"], given["patches"])
-            assert found["patient_id"].tolist() == given["patient_id"].tolist()
 
     def test_one_spacing_holds_for_all_and_none_for_none(self, tmp_path: Path) -> None:
         one = read_archive(saved(tmp_path, spacing_mm=np.float32(0.5))).spacing_mm
@@ -125,25 +123,19 @@ class TestThereAndBack:
 
     def test_it_says_what_it_is(self, tmp_path: Path) -> None:
         words = repr(read_archive(saved(tmp_path)))
-        for part in ("given.npz", "6 patches of 3×4×5", "5 patients", "nodule_id"):
-            assert part in words
+        assert all(part in words for part in ("given.npz", "6 patches of 3×4×5", "5 patients", "nodule_id"))
 
 
 class TestMemory:
     @pytest.mark.long
-    @pytest.mark.parametrize("dtype", ["i2", "f4"])
-    def test_neither_reading_nor_writing_holds_all_patches(self, tmp_path: Path, dtype: str) -> None:
-        rows = 3 * 2**26 // 64**3 // np.dtype(dtype).itemsize  # 200 MB
-        patches = np.lib.format.open_memmap(tmp_path / "p.npy", "w+", np.dtype(dtype), (rows, 64, 64, 64))
+    def test_neither_reading_nor_writing_holds_all_patches(self, tmp_path: Path) -> None:
+        rows = 2 * 2**26 // 64**3 // 4  # 130 MB
+        patches = np.lib.format.open_memmap(tmp_path / "p.npy", "w+", np.dtype("f4"), (rows, 64, 64, 64))
         patches[-1] = 7
-        tracemalloc.start()
-        try:
+        with little_memory():
             write_archive(tmp_path / "a.npz", patches, np.ones((rows, 1), int), np.arange(rows))
             archive = read_archive(tmp_path / "a.npz")
             assert archive.patches([rows - 1]).unique().tolist() == [7]
-            assert tracemalloc.get_traced_memory()[1] < 60e6
-        finally:
-            tracemalloc.stop()
 
     def test_another_process_is_sent_the_path_not_the_patches(self, tmp_path: Path) -> None:
         write_archive(tmp_path / "a.npz", **content((N, 32, 32, 32)))
@@ -159,53 +151,32 @@ class TestWrongFiles:
         ("changed", "words"),
         [
             ({"patches": None}, r"lacks \['patches'\]"),
-            ({"ratings": None, "patient_id": None}, r"lacks \['ratings', 'patient_id'\]"),
-            ({"patches": np.zeros((N, 3))}, r"float64\[6, 3\]"),
-            ({"patches": np.zeros((0, 3, 3))}, r"\[0, 3, 3\]"),
             ({"patches": np.zeros((N, 3, 0))}, r"\[6, 3, 0\]"),
             ({"patches": np.zeros((N, 3, 3), bool)}, "bool"),
-            ({"patches": np.zeros((N, 3, 3), complex)}, "complex"),
-            ({"patches": np.zeros((N, 3, 3), np.longdouble)}, "float128|longdouble"),
-            ({"patches": np.full((N, 3, 3), "a")}, "<U1"),
             ({"patches": np.where(np.arange(N * 8).reshape(N, 2, 2, 2) == 20, np.nan, 1.0)}, "finite.* row 2 "),
-            ({"patches": np.where(np.arange(N * 4).reshape(N, 2, 2) == 4, np.inf, 1.0)}, "finite.* row 1 "),
             ({"ratings": np.ones((N - 1, 3), int)}, r"`ratings`.*\[5, 3\]"),
-            ({"ratings": np.ones(N, int)}, r"`ratings`.*\[6\]"),
             ({"ratings": np.ones((N, 0), int)}, r"`ratings`.*\[6, 0\]"),
             ({"ratings": np.ones((N, 2))}, "`ratings`.*float64"),
             ({"ratings": np.full((N, 2), 6)}, r"1 to 5.* row 0 .*\[6, 6\]"),
-            ({"ratings": np.full((N, 2), -1)}, r"1 to 5.* row 0 "),
             ({"ratings": np.array([[1, 2]] * 5 + [[0, 0]])}, "every row.* row 5 "),
             ({"patient_id": np.array(list("abc"))}, r"`patient_id`.*\[3\]"),
             ({"patient_id": np.array(["a"] * 5 + [""])}, "every row.* row 5 "),
-            ({"patient_id": np.arange(N) / 2}, "`patient_id`.*float64"),
             ({"patient_id": np.array([b"a"] * 5 + [b"\xff"])}, "text in `patient_id`"),
             ({"patient_id": np.full(N, 0xFFFFFFF0, np.uint32).view("<U1")}, "text in `patient_id`"),
             ({"spacing_mm": np.zeros(N)}, "positive `spacing_mm`.* row 0 "),
-            ({"spacing_mm": np.ones((N, 3))}, r"`spacing_mm`.*\[6, 3\]"),
             ({"spacing_mm": np.float64("nan")}, "finite numbers in `spacing_mm`"),
             ({"age": np.array([1.0] * 5 + [np.nan])}, "finite numbers in `age`.* row 5 "),
             ({"age": np.ones((N, 2))}, r"`age`.*\[6, 2\]"),
-            ({"age": np.zeros(N, "M8[D]")}, "`age`.*datetime"),
-            ({"age": np.zeros(N, [("a", "i4")])}, "`age`"),
             ({"age": np.array([{}] * N)}, "`age` holds Python objects"),
-            ({"patches": np.array([[["a"]]] * N, dtype=object)}, "`patches` holds Python objects"),
         ],
     )
     def test_it_is_refused_and_named(self, tmp_path: Path, changed: dict[str, Any], words: str) -> None:
         path = saved(tmp_path, **changed)
         assert_refused(lambda: read_archive(path), words)
-        assert_refused(lambda: read_archive(path), "given.npz")
 
-    @pytest.mark.parametrize(
-        ("bytes_", "words"),
-        [(b"", "not a zip"), (b"PK", "not a zip"), (b"\x80\x04N.", "not a zip"), (b"\x93NUMPY" + b"\0" * 100, "not a zip")],
-    )
-    def test_other_kinds_of_files_are_refused(self, tmp_path: Path, bytes_: bytes, words: str) -> None:
-        (tmp_path / "x.npz").write_bytes(bytes_)
-        assert_refused(lambda: read_archive(tmp_path / "x.npz"), words)
-
-    def test_a_folder_and_a_missing_file_are_named(self, tmp_path: Path) -> None:
+    def test_a_pickle_a_folder_and_a_missing_file_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "x.npz").write_bytes(b"\x80\x04N.")
+        assert_refused(lambda: read_archive(tmp_path / "x.npz"), "not a zip")
         assert_refused(lambda: read_archive(tmp_path), "is a folder")
         with pytest.raises(FileNotFoundError, match=r"Expected .* but .*absent\.npz: "):
             read_archive(tmp_path / "absent.npz")
@@ -224,18 +195,7 @@ class TestWrongFiles:
             archive.writestr("ratings.npy", archive.read("ratings.npy"))
         assert_refused(lambda: read_archive(path), "different names")
 
-    @pytest.mark.parametrize(
-        "claimed",
-        [
-            "(10000000000, 64, 64, 64)",
-            "(6, 3, 4, 6)",
-            "(6, 3, 4, 4)",
-            "(6, 9999, 999, 5)",
-            "(-6, -3, 4, 5)",
-            "(10**9,)",
-            "'" * 9,
-        ],
-    )
+    @pytest.mark.parametrize("claimed", ["(10000000000, 64, 64, 64)", "(6, 3, 4, 4)", "(-6, -3, 4, 5)", "'" * 9])
     def test_a_shape_that_the_file_does_not_hold_is_refused_unread(self, tmp_path: Path, claimed: str) -> None:
         path = saved(tmp_path)
         with zipfile.ZipFile(path) as archive:
@@ -278,9 +238,8 @@ class TestWrongFiles:
             assert_refused(lambda: read_archive(path), "damaged")
 
     @pytest.mark.long
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path, save: Callable[..., None]) -> None:
-        path = saved(tmp_path, save)
+    def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path) -> None:
+        path = saved(tmp_path)
         whole, expected = path.read_bytes(), everything(read_archive(shutil.copy(path, tmp_path / "whole.npz")))
         draw = np.random.default_rng(SEED + 1)
         outcomes = []
@@ -339,10 +298,8 @@ class TestWriting:
         ("changed", "words"),
         [
             ({"ratings": [[0]] * N}, "every row"),
-            ({"ratings": [[1]] * (N - 1)}, "`ratings`"),
             ({"ratings": [[1], [1, 2], [1], [1], [1], [1]]}, "`ratings`.*different lengths"),
             ({"patches": np.full((N, 2, 2), np.nan)}, "finite"),
-            ({"patient_id": [None] * N}, "object"),
             ({"columns": {"patches": np.arange(N)}}, r"\['patches'\]"),
             ({"columns": {"age": [1, "a", None, 2, 3, 4]}}, "`age`.*object"),
         ],

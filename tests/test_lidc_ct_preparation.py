@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,7 @@ from worker_jobs import is_running
 from rightloss import cli
 from rightloss.lidc.archive import read_archive
 from rightloss.lidc.ct import preparation
-from rightloss.lidc.ct.preparation import prepare
-from rightloss.lidc.ct.shards import make_shard, read_shard, shard_job
+from rightloss.lidc.ct.preparation import Prepared, make_shard, prepare, read_shard, shard_job
 
 SIZE = 8
 
@@ -35,6 +36,14 @@ SIZE = 8
 def arrays(path: Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
+
+
+def set_up(folder: Path, count: int = 2) -> tuple[dict[str, Scan], pd.DataFrame, partial[Prepared]]:
+    """Write scans below `folder`; return them, their nodules, and the call that cuts these into n.npz."""
+    scans = several_scans(count)
+    write_all(folder / "dicom", scans)
+    table = nodule_table(scans)
+    return scans, table, partial(prepare, folder / "dicom", folder / "n.npz", workers=0, size=SIZE, nodules=table)
 
 
 def remarks(path: Path) -> list[dict[str, str]]:
@@ -45,10 +54,9 @@ def remarks(path: Path) -> list[dict[str, str]]:
 class TestTheArchive:
     @pytest.mark.long
     def test_it_holds_the_patches_and_the_table_in_its_order(self, tmp_path: Path) -> None:
-        scans = several_scans(3)
-        write_all(tmp_path / "dicom", scans)
-        table = nodule_table(scans).iloc[[3, 0, 4, 5, 1, 2]]  # series mixed
-        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        scans, table, cut = set_up(tmp_path, 3)
+        table = table.iloc[[3, 0, 4, 5, 1, 2]]  # series mixed
+        prepared = cut(nodules=table)
         found = arrays(tmp_path / "n.npz")
         assert (prepared.nodules, prepared.wanted, prepared.series_read, prepared.remarks) == (6, 6, 3, ())
         assert found["patches"].dtype == np.int16
@@ -69,57 +77,49 @@ class TestTheArchive:
 
     @pytest.mark.long
     def test_ratings_are_what_the_readers_gave_a_column_each(self, tmp_path: Path) -> None:
-        scans = several_scans(1)
-        write_all(tmp_path / "dicom", scans)
+        scans, _, cut = set_up(tmp_path, 1)
         table = nodule_table(scans, per_scan=3)
         table[[f"rating_{r}" for r in range(1, 6)]] = [[0, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
-        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        cut(nodules=table)
         assert arrays(tmp_path / "n.npz")["ratings"].tolist() == [[2, 2, 4, 0, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]
 
     @pytest.mark.long
     def test_it_is_a_nodule_archive_and_the_same_bytes_from_several_processes(self, tmp_path: Path) -> None:
-        scans = several_scans(4)
-        write_all(tmp_path / "dicom", scans)
-        table, seen = nodule_table(scans), []
+        (scans, table, cut), seen = set_up(tmp_path, 4), []
         with unchecked_types():
-            prepare(tmp_path / "dicom", tmp_path / "a.npz", workers=0, size=SIZE, nodules=table)
+            cut()
             prepare(tmp_path / "dicom", tmp_path / "b.npz", 2, SIZE, lambda *step: seen.append(step), nodules=table)
-        assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+        assert (tmp_path / "n.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
         assert [done for done, _, _ in seen] == [0, 0, 1, 2, 3, 4, 4]
         assert {total for _, total, _ in seen} == {4}
-        archive = read_archive(tmp_path / "a.npz")
+        archive = read_archive(tmp_path / "n.npz")
         assert archive.shape == (8, SIZE, SIZE, SIZE)
         assert set(archive.patients.tolist()) == set(scans)
 
     def test_patients_and_nodules_of_a_users_table_may_be_any_numbers(self, tmp_path: Path) -> None:
-        scans = several_scans(1)
-        write_all(tmp_path / "dicom", scans)
-        table = nodule_table(scans).assign(patient_id=7, nodule=[4.0, 2.0]).drop(columns="diameter_mm")
-        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        _, table, cut = set_up(tmp_path, 1)
+        cut(nodules=table.assign(patient_id=7, nodule=[4.0, 2.0]).drop(columns="diameter_mm"))
         archive = read_archive(tmp_path / "n.npz")
         assert archive.patients.tolist() == ["7", "7"]
         assert archive.columns["nodule_id"].tolist() == [4, 2]
 
     def test_only_the_series_asked_for_are_cut(self, tmp_path: Path) -> None:
-        scans = several_scans(3)
-        write_all(tmp_path / "dicom", scans)
+        scans, _, cut = set_up(tmp_path, 3)
         wanted = scans["P-01"].uid
-        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, series=[wanted], nodules=nodule_table(scans))
+        cut(series=[wanted])
         assert set(arrays(tmp_path / "n.npz")["series_uid"]) == {wanted}
 
 
 class TestWhatIsSkipped:
     @pytest.mark.long
     def test_one_bad_series_or_nodule_does_not_stop_the_rest_and_is_reported(self, tmp_path: Path) -> None:
-        scans = several_scans(5)
-        present = {patient: scan for patient, scan in scans.items() if patient != "P-04"}
-        write_all(tmp_path / "dicom", present)
+        scans, table, cut = set_up(tmp_path, 5)
+        shutil.rmtree(tmp_path / "dicom" / "P-04")
         for path in (tmp_path / "dicom" / "P-01").iterdir():
             path.write_bytes(path.read_bytes()[:-3])  # every slice cut short
         write_slice(tmp_path / "dicom" / "P-02" / "double.dcm", scans["P-02"], 3, np.full((16, 18), 9.0), number=2)
-        table = nodule_table(scans)
         table.loc[7, "z"] = 0.0  # of P-03, and nowhere near its scan
-        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        prepared = cut()
         found = arrays(tmp_path / "n.npz")
         assert found["patient_id"].tolist() == ["P-00", "P-00", "P-02", "P-02", "P-03"]
         assert (prepared.nodules, prepared.wanted, prepared.series_read) == (5, 10, 3)
@@ -134,11 +134,8 @@ class TestWhatIsSkipped:
         assert "3 read, 1 not found, 1 unreadable; 1 remarks" in str(prepared)
 
     def test_no_archive_is_written_of_nothing(self, tmp_path: Path) -> None:
-        scans = several_scans(1)
-        write_all(tmp_path / "dicom", scans)
-        table = nodule_table(scans)
-        table["z"] = 0.0
-        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        _, table, cut = set_up(tmp_path, 1)
+        prepared = cut(nodules=table.assign(z=0.0))
         assert (prepared.path, prepared.nodules) == (None, 0)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.skipped.csv"]
         assert len(remarks(prepared.remarks_path)) == 2
@@ -165,83 +162,58 @@ class TestWhatIsSkipped:
         make_shard(unaware)
         assert read_shard(unaware.path).nodules.tolist() == [1, 2, 3]
 
-    @pytest.mark.long
-    def test_names_that_are_not_utf8_are_reported(self, tmp_path: Path) -> None:
-        scans = several_scans(1)
-        write_all(tmp_path / "dicom", scans)
-        odd = os.fsdecode(os.fsencode(tmp_path / "dicom" / "P-00") + b"/double\xff.dcm")
-        write_slice(Path(odd), scans["P-00"], 3, np.full((16, 18), 9.0), number=2)
-        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
-        (row,) = remarks(prepared.remarks_path)
-        assert row["reason"].startswith(r"double\udcff.dcm left out")
+
+def table_with(**columns: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda table: table.assign(**columns)
 
 
-def in_place(folder: Path, **changes: Any) -> Callable[[], Any]:
-    """A call that works but for what is changed."""
-    scans = several_scans(1)
-    write_all(folder / "dicom", scans)
-    table = nodule_table(scans)
-    given = {"dicom": folder / "dicom", "out": folder / "n.npz", "workers": 0, "size": SIZE, "nodules": table}
-    given |= {name: change(table) if callable(change) else change for name, change in changes.items()}
-    return lambda: prepare(**given)
-
-
-BAD: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {
-    "no folder": (lambda at: in_place(at, dicom=at / "nowhere"), "a folder of DICOM files"),
-    "a folder without DICOM": (lambda at: in_place(at, dicom=at), "DICOM files in .* but got none"),
+# What is given instead, as a function of the folder, or of the table for `nodules`; and what the error says.
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no folder": ({"dicom": lambda at: at / "nowhere"}, "a folder of DICOM files"),
+    "a folder without DICOM": ({"dicom": lambda at: at / "dicom" / "P-00"}, "DICOM files in .* but got none"),
     "other series": (
-        lambda at: in_place(at, nodules=lambda table: table.assign(series_uid="1.2.3")),
+        {"nodules": table_with(series_uid="1.2.3")},
         "series of the table .* but got 12 DICOM files of other series",
     ),
-    "no .npz": (lambda at: in_place(at, out=at / "n.h5"), r"an \.npz file"),
-    "no folder to write to": (lambda at: in_place(at, out=at / "nowhere" / "n.npz"), "make the folder"),
-    "a size of nothing": (lambda at: in_place(at, size=0), "`size`"),
-    "fewer than no workers": (lambda at: in_place(at, workers=-1), "`workers`"),
-    "unknown series": (lambda at: in_place(at, series=["1.2.3"]), r"\['1.2.3'\] are not in it"),
-    "half a nodule": (
-        lambda at: in_place(at, nodules=lambda table: table.assign(nodule=table["nodule"] + 0.5)),
-        "whole numbers",
-    ),
-    "complex numbers": (lambda at: in_place(at, nodules=lambda table: table.assign(extra=1j)), "`extra` to be numbers or text"),
-    "durations": (
-        lambda at: in_place(at, nodules=lambda table: table.assign(extra=pd.Timedelta(1, "s"))),
-        "`extra` to be numbers or text",
-    ),
-    "x in words": (
-        lambda at: in_place(at, nodules=lambda table: table.assign(x="left")),
-        r"lacks \['x'\]",
-    ),
-    "half a reader": (lambda at: in_place(at, nodules=lambda table: table.assign(rating_2=1.5)), "whole counts"),
-    "no patient": (lambda at: in_place(at, nodules=lambda table: table.assign(patient_id="")), "a `patient_id`"),
-    "no z": (lambda at: in_place(at, nodules=lambda table: table.drop(columns="z")), r"lacks \['z'\]"),
-    "a name of ours": (lambda at: in_place(at, nodules=lambda table: table.assign(patches=1)), r"has \['patches'\]"),
-    "a gap": (lambda at: in_place(at, nodules=lambda table: table.assign(x=np.nan)), "finite numbers in `x`"),
-    "doubles": (lambda at: in_place(at, nodules=lambda table: table.assign(nodule=1)), "numbers of their own"),
-    "no nodules": (lambda at: in_place(at, nodules=lambda table: table.iloc[:0]), "the table has none"),
-    "no ratings": (
-        lambda at: in_place(at, nodules=lambda table: table.assign(**{f"rating_{r}": 0 for r in range(1, 6)})),
-        "a rating in every row|`ratings`",
-    ),
-    "a path for a UID": (lambda at: in_place(at, nodules=lambda table: table.assign(series_uid="../x")), "DICOM UIDs"),
+    "no .npz": ({"out": lambda at: at / "n.h5"}, r"an \.npz file"),
+    "no folder to write to": ({"out": lambda at: at / "nowhere" / "n.npz"}, "make the folder"),
+    "a size of nothing": ({"size": lambda at: 0}, "`size`"),
+    "fewer than no workers": ({"workers": lambda at: -1}, "`workers`"),
+    "unknown series": ({"series": lambda at: ["1.2.3"]}, r"\['1.2.3'\] are not in it"),
+    "half a nodule": ({"nodules": lambda table: table.assign(nodule=table["nodule"] + 0.5)}, "whole numbers"),
+    "durations": ({"nodules": table_with(extra=pd.Timedelta(1, "s"))}, "`extra` to be numbers or text"),
+    "half a reader": ({"nodules": table_with(rating_2=1.5)}, "whole counts"),
+    "no patient": ({"nodules": table_with(patient_id="")}, "a `patient_id`"),
+    "no z": ({"nodules": lambda table: table.drop(columns="z")}, r"lacks \['z'\]"),
+    "a name of ours": ({"nodules": table_with(patches=1)}, r"has \['patches'\]"),
+    "no nodules": ({"nodules": lambda table: table.iloc[:0]}, "the table has none"),
+    "no ratings": ({"nodules": table_with(**{f"rating_{r}": 0 for r in range(1, 6)})}, "a rating in every row|`ratings`"),
+    "a path for a UID": ({"nodules": table_with(series_uid="../x")}, "DICOM UIDs"),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_at_once_and_leaves_nothing(what: str, tmp_path: Path) -> None:
-    make, words = BAD[what]
-    call = make(tmp_path)
+    (_, table, _), (changes, words) = set_up(tmp_path, 1), BAD[what]
     if what == "a folder without DICOM":
         for path in (tmp_path / "dicom" / "P-00").iterdir():
             path.unlink()
-    assert_refused(call, words)
+    given: dict[str, Any] = {
+        "dicom": tmp_path / "dicom",
+        "out": tmp_path / "n.npz",
+        "workers": 0,
+        "size": SIZE,
+        "nodules": table,
+    }
+    given |= {name: change(table if name == "nodules" else tmp_path) for name, change in changes.items()}
+    assert_refused(lambda: prepare(**given), words)
     assert [path.name for path in tmp_path.iterdir()] == ["dicom"]
 
 
 def test_an_archive_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    call = in_place(tmp_path)
     (tmp_path / "n.npz").write_bytes(b"precious")
-    assert_refused(call, "a new file")
+    assert_refused(set_up(tmp_path, 1)[2], "a new file")
     assert (tmp_path / "n.npz").read_bytes() == b"precious"
 
 
@@ -275,15 +247,13 @@ class TestFailures:
     def test_files_that_vanish_are_tried_again_and_what_was_done_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        scans, dicom, out, log = several_scans(4), tmp_path / "dicom", tmp_path / "n.npz", tmp_path / "log"
-        write_all(dicom, scans)
-        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+        (scans, _, cut), dicom, log = set_up(tmp_path, 4), tmp_path / "dicom", tmp_path / "log"
 
         def unmount(done: int, total: int, text: str) -> None:
             if done == 2 and dicom.exists():
                 dicom.rename(tmp_path / "away")
 
-        half = prepare(dicom, out, progress=unmount, **arguments)
+        half = cut(progress=unmount)
         assert (half.nodules, half.series_failed) == (4, (scans["P-02"].uid, scans["P-03"].uid))
         assert half.parts == tmp_path / "n.npz.parts"
         assert "2 series failed" in str(half)
@@ -293,41 +263,36 @@ class TestFailures:
         log.touch()
         monkeypatch.setenv(LOG, str(log))
         monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
-        whole = prepare(dicom, out, **arguments)
+        whole = cut()
         assert log.read_text().split() == ["P-02", "P-03"]
         assert (whole.nodules, whole.series_failed, whole.parts) == (8, (), None)
         (tmp_path / "fresh.npz.parts").mkdir()
         (tmp_path / "fresh.npz.parts" / "notes.npz").write_text("mine")
-        prepare(dicom, tmp_path / "fresh.npz", **arguments)
+        again(tmp_path, cut)
         assert [path.read_text() for path in (tmp_path / "fresh.npz.parts").iterdir()] == ["mine"]
-        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
         assert not (tmp_path / "n.npz.parts").exists()
-        assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
+        assert_refused(cut, "a new file")
 
     @pytest.mark.long
     def test_a_resumed_run_never_replaces_an_archive_by_a_smaller_or_another_one(self, tmp_path: Path) -> None:
-        scans, dicom, out = several_scans(3), tmp_path / "dicom", tmp_path / "n.npz"
-        write_all(dicom, scans)
-        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+        (_, _, cut), dicom, out = set_up(tmp_path, 3), tmp_path / "dicom", tmp_path / "n.npz"
 
         def lose(done: int, total: int, text: str) -> None:
             if done == 2 and (dicom / "P-02").exists():
                 (dicom / "P-02").rename(tmp_path / "P-02")
 
-        assert prepare(dicom, out, progress=lose, **arguments).nodules == 4
+        assert cut(progress=lose).nodules == 4
         (dicom / "P-01").rename(tmp_path / "P-01")
         before = out.read_bytes()
         with pytest.raises(OSError, match="has 4 nodules, and this run could cut only 2, so it was not replaced"):
-            prepare(dicom, out, **arguments)
+            cut()
         assert out.read_bytes() == before
         out.write_bytes(before + b" ")
-        assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
+        assert_refused(cut, "a new file")
 
     @pytest.mark.long
     def test_a_folder_that_cannot_be_opened_is_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        scans, out, scandir = several_scans(2), tmp_path / "n.npz", os.scandir
-        write_all(tmp_path / "dicom", scans)
-        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+        cut, scandir = set_up(tmp_path)[2], os.scandir
 
         def locked(path: Any) -> Any:
             if str(path).endswith("P-01"):
@@ -336,16 +301,18 @@ class TestFailures:
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "scandir", locked)
-            half = prepare(tmp_path / "dicom", out, **arguments)
+            half = cut()
         assert (half.nodules, half.parts) == (2, tmp_path / "n.npz.parts")
         assert "Permission denied" in half.remarks[0].text
-        assert prepare(tmp_path / "dicom", out, **arguments).nodules == 4
+        assert cut().nodules == 4
 
     @pytest.mark.long
     def test_the_command_says_that_its_archive_is_incomplete(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        scans, arguments = several_scans(2), ["lidc", "prepare", "--dicom", str(tmp_path / "dicom"), "--workers", "0", "--out"]
-        write_all(tmp_path / "dicom", scans)
-        monkeypatch.setattr(preparation, "all_nodules", lambda: nodule_table(scans))
+        table, arguments = (
+            set_up(tmp_path)[1],
+            ["lidc", "prepare", "--dicom", str(tmp_path / "dicom"), "--workers", "0", "--out"],
+        )
+        monkeypatch.setattr(preparation, "all_nodules", lambda: table)
         monkeypatch.setattr(preparation, "scan_positions", dict)
         with monkeypatch.context() as patch:
             patch.setattr(preparation, "make_shard", dicom_series.out_of_reach_in_one)
@@ -358,51 +325,33 @@ class TestFailures:
         assert CliRunner().invoke(cli.application(), [*arguments, str(tmp_path / "n.npz")]).exit_code == 0
 
     def test_an_error_that_all_series_would_raise_stops_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        scans = several_scans(2)
-        write_all(tmp_path / "dicom", scans)
+        cut = set_up(tmp_path)[2]
         monkeypatch.setattr(preparation, "make_shard", dicom_series.without_scipy)
         with pytest.raises(OSError, match="scipy is needed"):
-            prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
+            cut()
         assert not (tmp_path / "n.npz").exists()
 
     @pytest.mark.long
     def test_a_second_run_for_the_same_archive_is_refused(self, tmp_path: Path) -> None:
-        scans, out, lock = several_scans(2), tmp_path / "n.npz", tmp_path / "n.npz.lock"
-        write_all(tmp_path / "dicom", scans)
-        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
-        refused = []
+        cut, lock, refused = set_up(tmp_path)[2], tmp_path / "n.npz.lock", []
 
         def other(done: int, total: int, text: str) -> None:
-            assert_refused(lambda: prepare(tmp_path / "dicom", out, **arguments), "no other run to write")
+            assert_refused(cut, "no other run to write")
             refused.append(text)
 
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         lock.write_text(f"{ended.pid} {socket.gethostname()}\n")  # left by a kill
-        assert prepare(tmp_path / "dicom", out, progress=other, **arguments).nodules == 4
+        assert cut(progress=other).nodules == 4
         assert len(refused) == 5
         assert not lock.exists()
 
-    @pytest.mark.long
-    def test_the_spelling_of_the_folder_makes_no_difference_to_a_resumed_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        scans, out, log = several_scans(2), tmp_path / "n.npz", tmp_path / "log"
-        write_all(tmp_path / "dicom", scans)
-        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
-        log.touch()
-        monkeypatch.setenv(LOG, str(log))
-        monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
-        monkeypatch.chdir(tmp_path)
 
-        def interrupt(done: int, total: int, text: str) -> None:
-            if done == 2:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            prepare("dicom", out, progress=interrupt, **arguments)
-        assert prepare(tmp_path / "." / "dicom", "n.npz", **arguments).nodules == 4
-        assert len(log.read_text().split()) == 2
+def again(folder: Path, cut: partial[Prepared]) -> None:
+    """Cut the same into a new archive, which must have the same bytes."""
+    fresh = partial(cut.func, cut.args[0], folder / "fresh.npz", **cut.keywords)
+    fresh()
+    assert (folder / "n.npz").read_bytes() == (folder / "fresh.npz").read_bytes()
 
 
 KILLED = """
@@ -448,33 +397,26 @@ class TestResuming:
         assert not (tmp_path / "n.npz.parts").exists()
 
     @pytest.mark.long
-    @pytest.mark.parametrize(
-        "flaw", ["none", "truncated", "flipped", "foreign", "another size", "another table", "another file"]
-    )
+    @pytest.mark.parametrize("flaw", ["none", "flipped", "another size", "another table", "another file"])
     def test_shards_that_are_damaged_or_of_something_else_are_made_again(
         self, flaw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        scans, out, log = several_scans(3), tmp_path / "n.npz", tmp_path / "log"
-        write_all(tmp_path / "dicom", scans)
-        table, size = nodule_table(scans), 6
-        arguments: dict[str, Any] = {"workers": 0, "size": size, "nodules": table}
+        (_, table, cut), log = set_up(tmp_path, 3), tmp_path / "log"
 
         def interrupt(done: int, total: int, text: str) -> None:
             if done == 3:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            prepare(tmp_path / "dicom", out, progress=interrupt, **arguments)
+            cut(progress=interrupt)
+        monkeypatch.chdir(tmp_path)  # another spelling of the folder makes no difference
+        cut = partial(prepare, "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
         shard = sorted((tmp_path / "n.npz.parts").iterdir())[1]
         content = shard.read_bytes()
-        if flaw == "truncated":
-            shard.write_bytes(content[:-30])
-        elif flaw == "flipped":
+        if flaw == "flipped":
             shard.write_bytes(content[:700] + bytes([content[700] ^ 1]) + content[701:])
-        elif flaw == "foreign":
-            shard.write_text("not a shard")
         elif flaw == "another size":
-            arguments["size"] = 7
+            cut = partial(cut, size=7)
         elif flaw == "another table":
             table.loc[0, "x"] += 0.5
         elif flaw == "another file":
@@ -482,18 +424,14 @@ class TestResuming:
         monkeypatch.setenv(LOG, str(log))
         monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
         log.touch()
-        prepare(tmp_path / "dicom", out, **arguments)
+        cut()
         assert len(log.read_text().splitlines()) == {"none": 0, "another size": 3}.get(flaw, 1)
-        prepare(tmp_path / "dicom", tmp_path / "fresh.npz", **arguments)
-        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
+        again(tmp_path, cut)
 
 
 @pytest.mark.long
 def test_a_full_disk_stops_it_and_keeps_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scans = several_scans(3)
-    write_all(tmp_path / "dicom", scans)
-    arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
-    save, calls = np.savez, []
+    cut, save, calls = set_up(tmp_path, 3)[2], np.savez, []
 
     def full_after_one(file: Any, **arrays: Any) -> None:
         calls.append(file)
@@ -504,7 +442,7 @@ def test_a_full_disk_stops_it_and_keeps_what_was_done(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", full_after_one)
         with pytest.raises(OSError, match="No space left on device: is the disk full"):
-            prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments)
+            cut()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz.parts"]
     assert [path.suffix for path in (tmp_path / "n.npz.parts").iterdir()] == [".npz"]
-    assert prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments).nodules == 6
+    assert cut().nodules == 6

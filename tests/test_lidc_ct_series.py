@@ -35,8 +35,10 @@ def read_folder(folder: Path) -> Series:
 
 class TestReading:
     @pytest.mark.long
-    @pytest.mark.parametrize("syntax", SYNTAXES)
-    @pytest.mark.parametrize(("bits", "signed"), [(16, False), (16, True), (12, False), (12, True)])
+    @pytest.mark.parametrize(
+        ("syntax", "bits", "signed"),
+        [(syntax, (16, 12)[k % 2], signed) for k, syntax in enumerate(SYNTAXES) for signed in (False, True)],
+    )
     def test_every_encoding_gives_the_volume_back(self, syntax: str, bits: int, signed: bool, tmp_path: Path) -> None:
         scan = replace(SMALL, syntax=syntax, bits=bits, signed=signed, intercept=0.0 if signed else -1024.0)
         files = write_scan(tmp_path, scan, ramp)
@@ -84,9 +86,7 @@ class TestReading:
             (-2000, -2000, -1000),
             (-2000, -1999, -1999),
             (63536, -2000, -1000),
-            (32767, 32767, -1000),
             (0, 0, 0),
-            (-1024, -1024, -1024),
         ],
     )
     def test_padding_outside_the_range_of_ct_is_air(self, padding: int, stored: int, hu: int, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class TestFlaws:
         (problem,) = series.problems
         assert problem == f"scout.dcm left out: of another {word} than most slices"
 
-    @pytest.mark.parametrize("syntax", ["explicit", "RLE", "JPEG lossless"])
+    @pytest.mark.parametrize("syntax", ["explicit", "JPEG lossless"])
     def test_a_truncated_and_a_foreign_file_are_left_out_and_named(self, syntax: str, tmp_path: Path) -> None:
         scan = replace(SMALL, syntax=syntax, slices=6)
         files = write_scan(tmp_path, scan, ramp)
@@ -252,7 +252,7 @@ def mutated(good: bytes, rng: torch.Generator) -> bytes:
 
 class TestHostileFiles:
     @pytest.mark.long
-    @pytest.mark.parametrize("syntax", ["implicit", "explicit", "big endian", "RLE"])  # not in C++
+    @pytest.mark.parametrize("syntax", ["explicit", "RLE"])  # not in C++
     def test_mutated_files_end_in_a_slice_or_a_reported_skip(self, syntax: str, tmp_path: Path) -> None:
         rng, scan, path = generator(sum(map(ord, syntax))), replace(SMALL, syntax=syntax), tmp_path / "mutated.dcm"
         files = write_scan(tmp_path, scan, ramp)
@@ -269,8 +269,9 @@ class TestHostileFiles:
         assert outcomes["slice"] > 0
         assert outcomes["skipped"] > outcomes["slice"] / 3
 
-    @pytest.mark.parametrize("syntax", ["explicit", "RLE"])
-    @pytest.mark.parametrize(("rows", "columns"), [(65535, 65535), (65535, 9), (4096, 4096), (0, 9)])
+    @pytest.mark.parametrize(
+        ("syntax", "rows", "columns"), [("explicit", 65535, 9), ("explicit", 0, 9), ("RLE", 4096, 4096), ("RLE", 65535, 65535)]
+    )
     def test_a_size_that_is_not_the_images_allocates_nothing(
         self, syntax: str, rows: int, columns: int, tmp_path: Path
     ) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from members import ClassLikelihood, assert_refused, each_likelihood, generator, population, unchecked_types
+from members import assert_refused, generator, population, unchecked_types
 from nodule_nets import NETS, Make, awake, each_net, images, inputs, logits
 from torch import Tensor, nn
 from torch.export import Dim
 
-from rightloss import Categorical, Gaussian, Prevalence, start_at_prevalence
-from rightloss.lidc.nets import ConvBody, LowLevelBlock, MultiViewNet, convnet, gated_net, inception_net, pool_views
+from rightloss import Categorical, Gaussian, OnionPeeling, Prevalence, start_at_prevalence
+from rightloss.lidc.nets import ConvBody, LowLevelBlock, MultiViewNet, convnet, gated_net, inception_net
 from rightloss.predictive import PrevalenceLayer
 
 
@@ -63,10 +62,9 @@ VIEW_MAPS = {  # side of each map of a view of 32×32, layer by layer
 
 
 class TestSizes:
-    @pytest.mark.parametrize("small", [False, True])
     @pytest.mark.parametrize("name", NETS)
-    def test_weights_are_counted_by_hand(self, name: str, small: bool) -> None:
-        for frozen in (True, False):
+    def test_weights_are_counted_by_hand(self, name: str) -> None:
+        for small, frozen in ((False, True), (True, False)):
             net = NETS[name](5, small=small, frozen=frozen)
             expected = TRAINED[name][small]
             assert sum(each.numel() for each in net.parameters()) == LOW + expected
@@ -81,19 +79,10 @@ class TestSizes:
         net(images(1, 1))
         assert sides == [(side, side) for side in VIEW_MAPS[name, small]]
 
-    @pytest.mark.parametrize(("small", "features", "gate"), [(False, 256, 8), (True, 64, 8)])
-    def test_bodies_give_m_features_per_view(self, small: bool, features: int, gate: int) -> None:
-        for make in (convnet, inception_net, gated_net):
-            net = make(small=small)
-            assert net.body(net.low_level(images(2, 1))).shape == (2, features)
-        net = gated_net(small=small)
-        assert net.body.gate(net.body.encoder(net.low_level(images(2, 1)))).shape == (2, 1, gate, gate)
-
     @each_net
-    @pytest.mark.parametrize("size", [(32, 32), (17, 40), (1, 1)])
-    def test_views_of_any_number_and_size_give_logits(self, make: Make, size: tuple[int, int]) -> None:
+    def test_views_of_any_number_and_size_give_logits(self, make: Make) -> None:
         net = awake(make(3, small=True))
-        for s in (1, 4):
+        for s, size in ((1, (17, 40)), (4, (1, 1))):
             found = logits(net, images(2, s, size))
             assert found.shape == (2, 3)
             assert bool(torch.isfinite(found).all())
@@ -113,14 +102,7 @@ class TestViews:
         alone = torch.cat([net(*(part[i : i + 1] for part in inputs(net, views))) for i in range(4)])
         torch.testing.assert_close(logits(net, views), alone, rtol=1e-4, atol=1e-4)
 
-    def test_pools_are_the_smallest_largest_and_mean_of_each_feature(self) -> None:
-        features = torch.randn(3, 5, 4, generator=generator(4))
-        assert torch.equal(pool_views(features, "min"), features.sort(1).values[:, 0])
-        assert torch.equal(pool_views(features, "max"), features.sort(1).values[:, -1])
-        torch.testing.assert_close(pool_views(features, "mean"), features.sum(1) / 5)
-
-    @pytest.mark.parametrize("make", [convnet, inception_net, gated_net])
-    @pytest.mark.parametrize("pool", ["min", "max", "mean"])
+    @pytest.mark.parametrize(("make", "pool"), [(convnet, "min"), (inception_net, "max"), (gated_net, "mean")])
     def test_logits_are_the_heads_of_the_pooled_features_of_each_view(self, make: Make, pool: str) -> None:
         net, views = awake(make(small=True, pool=pool)), images()
         each = torch.stack([net.body(net.low_level(views[:, v, None])) for v in range(3)])
@@ -129,25 +111,19 @@ class TestViews:
 
 
 class TestStart:
-    @pytest.mark.long
-    @each_likelihood
-    @pytest.mark.parametrize("name", NETS)
-    def test_a_net_for_a_likelihood_predicts_the_population_for_every_x(
-        self, make: Callable[[], ClassLikelihood], k: int, name: str
-    ) -> None:
-        likelihood, prevalence = make(), Prevalence(population(k))
-        net: Any = NETS[name](likelihood, small=True)  # in train mode: no draw of the dropout may matter
+    @each_net
+    def test_a_net_for_a_likelihood_predicts_the_population_for_every_x(self, make: Make) -> None:
+        likelihood, k = OnionPeeling(5), 5
+        prevalence = Prevalence(population(k))
+        net: Any = make(likelihood, small=True)  # in train mode: no draw of the dropout may matter
         start_at_prevalence(net.head, prevalence, likelihood)
         found = likelihood.table(logits(net, images(3, 2, (8, 8)))).exp()
         torch.testing.assert_close(found, torch.tensor(prevalence.population).expand(3, k).to(found), rtol=1e-5, atol=1e-6)
 
-    @each_net
-    def test_numbers_of_outputs_may_be_numpys(self, make: Make) -> None:
-        with unchecked_types():
-            assert logits(make(np.int64(3), small=True), images()).shape == (4, 3)
-
-    def test_in_regression_the_outputs_are_the_likelihoods(self) -> None:
+    def test_outputs_are_a_number_or_those_of_a_likelihood(self) -> None:
         assert convnet(Gaussian(2), small=True)(images()).shape == (4, 2)
+        with unchecked_types():
+            assert convnet(np.int64(3), small=True)(images()).shape == (4, 3)
 
     @each_net
     def test_a_seed_or_a_generator_gives_the_same_net_again(self, make: Make) -> None:
@@ -192,20 +168,14 @@ def steps_to_fit(net: Any, most: int, rate: float) -> int:
 class TestLearning:
     @pytest.mark.long
     @each_net
-    @pytest.mark.parametrize("frozen", [True, False])
-    def test_gradients_reach_every_trainable_parameter(self, make: Make, frozen: bool) -> None:
-        net = awake(make(3, small=True, frozen=frozen))
+    def test_gradients_reach_every_trainable_parameter(self, make: Make) -> None:
+        net = awake(make(3, small=True, frozen=False))
         loss = F.cross_entropy(logits(net, images(16)), torch.arange(16) % 3)
         loss.backward()
         for name, each in net.named_parameters():
-            if each.requires_grad:
-                assert each.grad is not None, name
-                assert bool(torch.isfinite(each.grad).all()), name
-                assert bool(each.grad.any()), name
-            else:
-                assert frozen
-                assert "low_level" in name
-                assert each.grad is None
+            assert each.grad is not None, name
+            assert bool(torch.isfinite(each.grad).all()), name
+            assert bool(each.grad.any()), name
 
     @each_net
     def test_from_the_zero_head_on_a_second_step_moves_all_but_what_is_frozen(self, make: Make) -> None:
@@ -278,11 +248,9 @@ class TestRefused:
         ("views", "words"),
         [
             (torch.rand(4, 32, 32), r"\(4, 32, 32\)"),
-            (torch.rand(4, 3, 8, 8, 8), r"\(n, s, h, w\)"),
             (torch.zeros(4, 3, 8, 8, dtype=torch.uint8), "uint8"),
             (torch.zeros(4, 0, 8, 8), "none of them 0"),
             (torch.full((4, 3, 8, 8), -700.0), "window"),
-            (torch.full((4, 3, 8, 8), 255.0), "255"),
             (torch.full((4, 3, 8, 8), torch.nan), "NaN"),
         ],
     )
@@ -290,35 +258,18 @@ class TestRefused:
         net = convnet(small=True)
         assert_refused(lambda: logits(net, views), words)
 
-    @each_net
-    def test_grey_levels_up_to_255_and_no_outputs_by_every_net(self, make: Make) -> None:
-        net = make(small=True)
-        assert_refused(lambda: logits(net, torch.full((4, 3, 8, 8), 255.0)), "255")
-        assert_refused(lambda: make(0, small=True), "num_outputs")
-        assert_refused(lambda: make(small=True, dropout=1.0), "dropout")
-
     @pytest.mark.parametrize(
         ("options", "words"),
         [
             ({"num_outputs": 0}, "num_outputs"),
-            ({"num_outputs": 2.0}, "num_outputs"),
-            ({"num_outputs": True}, "num_outputs"),
             ({"num_outputs": np.True_}, "num_outputs"),
-            ({"num_outputs": torch.tensor(True)}, "num_outputs"),
-            ({"num_outputs": np.int64(0)}, "num_outputs"),
             ({"num_outputs": Categorical()}, r"Categorical\(5\)"),
             ({"dropout": 1.0}, "dropout"),
-            ({"dropout": -0.1}, "dropout"),
-            ({"dropout": "0.1"}, "dropout"),
+            ({"pool": "median"}, "pool"),
         ],
     )
     def test_impossible_options(self, options: dict[str, Any], words: str) -> None:
         assert_refused(lambda: convnet(small=True, **options), words)
-
-    @pytest.mark.parametrize("make", [convnet, inception_net, gated_net])
-    @pytest.mark.parametrize("pool", ["median", None, ["max"]])
-    def test_other_pools(self, make: Make, pool: Any) -> None:
-        assert_refused(lambda: make(small=True, pool=pool), "pool")
 
     def test_a_classifier_of_other_parts_still_checks_its_views(self) -> None:
         net = MultiViewNet(LowLevelBlock(), ConvBody(64, (8,)), 8, 2)

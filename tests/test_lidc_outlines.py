@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.path import Path as Polygon
 from members import SEED
 
 from rightloss.lidc.outlines import Outline, connected, diameter, mask_of, measure
@@ -53,18 +52,6 @@ def test_pixels_inside_are_as_many_as_picks_theorem_says() -> None:
     for points in checked:
         border = len(np.unique(points, axis=0))
         assert mask_of([Outline(points, 0)]).inside.sum() == area(points) - border / 2 + 1
-
-
-def test_pixels_inside_are_those_that_matplotlib_finds() -> None:
-    for reading in some_readings(15):
-        for outline in reading:
-            mask = mask_of([Outline(outline.points, 0)])
-            rows, columns = np.indices(mask.inside.shape[1:])
-            pixels = np.stack([columns + mask.first[2], rows + mask.first[1]], -1).reshape(-1, 2)
-            drawn = {tuple(point) for point in connected(outline.points).tolist()}
-            off_border = np.array([tuple(pixel) not in drawn for pixel in pixels.tolist()])
-            expected = Polygon(outline.points).contains_points(pixels) & off_border
-            np.testing.assert_array_equal(mask.inside[0].ravel(), expected)
 
 
 def test_the_outline_itself_is_outside() -> None:

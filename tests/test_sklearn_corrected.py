@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import sklearn
 from draws import SEED, assert_mean_is, assert_refused
-from imblearn.over_sampling import SMOTE, RandomOverSampler
+from imblearn.over_sampling import SMOTE
 from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler
 from lightgbm import LGBMClassifier
@@ -96,21 +96,16 @@ def balanced(**settings: Any) -> Any:
 WELL_SPECIFIED: dict[str, tuple[Callable[[], Any], str]] = {
     "no weights": (lambda: LogisticRegression(C=1e6), "closed_form"),
     "balanced": (balanced, "closed_form"),
-    "balanced, affine": (balanced, "affine"),
     "balanced, auto": (balanced, "auto"),
-    "class weights": (lambda: LogisticRegression(C=1e6, class_weight={0: 5, 1: 1}), "closed_form"),
     "undersampled": (lambda: sampling_pipeline(RandomUnderSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
-    "oversampled": (lambda: sampling_pipeline(RandomOverSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
     "without probabilities": (lambda: LinearSVC(class_weight="balanced"), "affine"),
 }
 
 
 # Trees that store how many rows each leaf was trained on.
 TREES: dict[str, Callable[[], Any]] = {
-    "LightGBM": lambda: LGBMClassifier(n_estimators=3, n_jobs=1, verbosity=-1),
     "LightGBM, balanced": lambda: LGBMClassifier(n_estimators=3, class_weight="balanced", n_jobs=1, verbosity=-1),
     "XGBoost": lambda: XGBClassifier(n_estimators=3, n_jobs=1),
-    "XGBoost, weights": lambda: XGBClassifier(n_estimators=3, scale_pos_weight=7, n_jobs=1),
     "gradient boosting": lambda: GradientBoostingClassifier(n_estimators=3),
     "tree": lambda: DecisionTreeClassifier(max_depth=6, class_weight="balanced"),
     "pipeline": lambda: make_pipeline(StandardScaler(), XGBClassifier(n_estimators=3, n_jobs=1)),
@@ -119,25 +114,14 @@ TREES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WELL_SPECIFIED)
-class TestOnAPopulationThatIsKnown:
-    """Over independent training sets: figures in the population against the truth, in standard errors."""
-
-    def test_the_mean_prediction_in_the_population_is_its_rate(self, name: str) -> None:
-        make, method = WELL_SPECIFIED[name]
-        rate = 0.05
-        X, _ = rows(20_000, rate, 1000)
-        expected = truth(X, rate)[:, 1].mean()
-        found = [
-            corrected(make(), rate, method=method).fit(*rows(2000, 0.3, n)).predict_proba(X)[:, 1].mean() for n in range(12)
-        ]
-        assert_mean_is(np.array(found), float(expected))
-
-    def test_the_predictions_are_the_truth(self, name: str) -> None:
-        make, method = WELL_SPECIFIED[name]
-        points = np.array([[-1.0, 0.0], [0.5, 0.5], [1.5, 1.0]])
-        models = [corrected(make(), 0.05, method=method).fit(*rows(2000, 0.3, 50 + n)) for n in range(12)]
-        found = np.stack([np.log(each.predict_proba(points)[:, 1]) for each in models])
-        assert_mean_is(found, np.log(truth(points, 0.05)[:, 1]))
+def test_predictions_and_their_mean_in_the_population_are_the_truth_over_independent_training_sets(name: str) -> None:
+    make, method = WELL_SPECIFIED[name]
+    points, (X, _) = np.array([[-1.0, 0.0], [0.5, 0.5], [1.5, 1.0]]), rows(20_000, 0.05, 1000)
+    models = [corrected(make(), 0.05, method=method).fit(*rows(2000, 0.3, n)) for n in range(12)]
+    means = np.array([each.predict_proba(X)[:, 1].mean() for each in models])
+    assert_mean_is(means, float(truth(X, 0.05)[:, 1].mean()))
+    found = np.stack([np.log(each.predict_proba(points)[:, 1]) for each in models])
+    assert_mean_is(found, np.log(truth(points, 0.05)[:, 1]))
 
 
 class TestTheClosedForm:
@@ -212,8 +196,8 @@ class TestTheRuleOfAuto:
         closed = corrected(forest(class_weight="balanced"), 0.01, method="closed_form").fit(X, y)
         assert expected_log_likelihood(model, *new, 0.01) > expected_log_likelihood(closed, *new, 0.01) + 0.005
 
-    @pytest.mark.parametrize("rate", [0.2, 0.01])
-    def test_on_noise_it_is_not_below_answering_the_population(self, rate: float) -> None:
+    def test_on_noise_it_is_not_below_answering_the_population(self) -> None:
+        rate = 0.01
         always = (1 - rate) * np.log(1 - rate) + rate * np.log(rate)
         gains = []
         for seed in range(4):
@@ -297,14 +281,6 @@ class TestHeldOut:
         np.testing.assert_allclose(smoothed.held_out_.log_probs, expected)
         assert np.abs(plain.held_out_.log_probs - plain.predict_log_proba(X)).max() > 1e-3
 
-    def test_noise_is_answered_with_the_population_and_a_warning_as_by_fit_calibration(self) -> None:
-        y = np.arange(400) % 4 // 3
-        X = np.repeat(np.arange(100) / 25 - 2.0, 4)[:, None]  # each x has the same labels
-        frozen = FrozenEstimator(LogisticRegression().fit(X[:40], (X[:40, 0] > -1.8).astype(int)))
-        with pytest.warns(PrevalenceWarning, match="no more than by chance"):
-            model = corrected(frozen, 0.1, method="affine").fit(X, y)
-        np.testing.assert_allclose(model.predict_proba(X)[:, 1], 0.1, atol=0.01)
-
 
 class TestProbabilitiesOf0And1:
     def test_the_logits_of_a_forest_are_finite_and_in_order(self) -> None:
@@ -335,21 +311,12 @@ class TestProbabilitiesOf0And1:
 
 
 class TestMeanMatching:
-    @pytest.mark.parametrize("size", [2, 3])
-    def test_the_mean_prediction_over_the_unlabelled_rows_is_the_population(self, size: int) -> None:
-        X, y = three(600) if size == 3 else rows(600, 0.3, 0)
-        unlabelled, _ = three(3000, 1) if size == 3 else rows(3000, 0.02, 1)
-        population = [0.9, 0.08, 0.02] if size == 3 else [0.98, 0.02]
+    def test_the_mean_prediction_over_the_unlabelled_rows_is_the_population(self) -> None:
+        (X, y), (unlabelled, _), population = three(600), three(3000, 1), [0.9, 0.08, 0.02]
         model = corrected(forest(class_weight="balanced"), population, method="mean_matching").fit(
             X, y, X_unlabelled=unlabelled
         )
         np.testing.assert_allclose(model.predict_proba(unlabelled).mean(0), population, rtol=1e-9)
-
-    def test_with_another_population_it_moves_from_the_one_it_was_matched_at(self) -> None:
-        X, y = rows(600, 0.3, 0)
-        model = corrected(balanced(), 0.02, method="mean_matching").fit(X, y, X_unlabelled=rows(3000, 0.02, 1)[0])
-        before = model.predict_log_proba(X)
-        np.testing.assert_allclose(model.set_population(0.3).predict_log_proba(X), retarget(before, 0.02, 0.3), rtol=1e-9)
 
     def test_auto_takes_it_where_the_mix_of_the_training_is_wrong(self) -> None:
         X, y = rows(2000, 0.3, 0)
@@ -397,7 +364,7 @@ class TestAdapt:
 
 
 class TestWeights:
-    @pytest.mark.parametrize("method", ["closed_form", "affine", "beta"])
+    @pytest.mark.parametrize("method", ["closed_form", "beta"])
     def test_a_weight_is_a_repetition(self, method: str) -> None:
         X, y = rows(300, 0.3, 0)
         times = np.random.default_rng(1).integers(1, 4, 300)
@@ -410,17 +377,15 @@ class TestWeights:
         np.testing.assert_allclose(weighted.predict_proba(X), plain.predict_proba(X), rtol=1e-4)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("scale", [1 / 600, 1000.0])
-    def test_their_scale_changes_nothing(self, scale: float) -> None:
-        X, y = rows(600, 0.4, 0)
+    def test_their_scale_changes_nothing(self) -> None:
+        (X, y), scale = rows(600, 0.4, 0), 1 / 600
         weights = np.random.default_rng(SEED).gamma(2.0, size=600)
         one, other = (corrected(forest(), 0.1).fit(X, y, sample_weight=each) for each in (weights, scale * weights))
         assert one.method_ == other.method_ != "closed_form"
         np.testing.assert_allclose(other.predict_proba(X), one.predict_proba(X), rtol=1e-6)
         assert one.comparison_[one.method_] == pytest.approx(other.comparison_[one.method_], rel=1e-6)
 
-    @pytest.mark.parametrize("method", ["closed_form", "affine", "auto"])
-    @pytest.mark.parametrize("cv", [5, KFold(5)], ids=["folds", "splitter"])
+    @pytest.mark.parametrize(("method", "cv"), [("closed_form", 5), ("affine", KFold(5)), ("auto", 5)])
     def test_a_row_of_weight_0_is_as_if_it_were_not_there(self, method: str, cv: Any) -> None:
         X, y = rows(200, 0.3, 0)
         junk = np.random.default_rng(1).normal(50, 9, size=(100, 2))
@@ -458,15 +423,6 @@ class TestWeights:
             found = corrected(wrapped, 0.1, method="closed_form").fit(X, y, sample_weight=weights)
             np.testing.assert_allclose(found.predict_proba(X), direct.predict_proba(X), rtol=1e-6)
 
-    def test_weights_of_classes_are_undone(self) -> None:
-        X, y = rows(1000, 0.3, 0)
-        weighted = LogisticRegression(C=1e8, tol=1e-8).fit(X, y, sample_weight=np.where(y == 1, 5.0, 1.0))
-        model = corrected(LogisticRegression(C=1e8, tol=1e-8), 0.1, method="closed_form")
-        model.fit(X, y, sample_weight=np.where(y == 1, 5.0, 1.0))
-        share = 5 * y.mean() / (1 + 4 * y.mean())
-        np.testing.assert_allclose(model.sampling_[1], share)
-        np.testing.assert_allclose(model.predict_log_proba(X), retarget(weighted.predict_log_proba(X), share, 0.1), rtol=1e-4)
-
     def test_a_classifier_without_weights_is_told_of(self) -> None:
         from sklearn.neighbors import KNeighborsClassifier
 
@@ -486,12 +442,11 @@ def copies(n: int, each: int, seed: int, noise: float = 0.01) -> tuple[np.ndarra
 
 @pytest.mark.long
 class TestGroups:
-    @pytest.mark.parametrize("random_state", [None, 3])
-    def test_many_groups_stay_together_in_folds_with_the_same_share_of_every_class(self, random_state: int | None) -> None:
+    def test_many_groups_stay_together_in_folds_with_the_same_share_of_every_class(self) -> None:
         rng = np.random.default_rng(SEED)
         whose, y = rng.integers(5000, size=9000), np.searchsorted([0.9, 0.98], rng.random(9000))
         given = GivenRows(np.zeros((9000, 1)), y, y, (rng.random(9000) > 0.1).astype(float), whose)
-        splits = splits_of(5, given, random_state)
+        splits = splits_of(5, given, 3)
         assert splits is not None
         assert len(splits) == 5
         for train, test in splits:
@@ -524,16 +479,12 @@ class TestGroups:
         assert lengths[1] == pytest.approx(lengths[0], rel=0.2)  # without groups it would be half as long
 
     @pytest.mark.parametrize("routing", [False, True])
-    def test_a_splitter_gets_them_with_and_without_routing(self, routing: bool) -> None:
+    def test_a_splitter_and_a_search_inside_get_them_with_and_without_routing(self, routing: bool) -> None:
         X, y, whose = copies(60, 4, 0)
         by_hand = corrected(forest(), 0.1, cv=list(GroupKFold(3).split(X, y, whose))).fit(X, y)
         with sklearn.config_context(enable_metadata_routing=routing):
             found = corrected(forest(), 0.1, cv=GroupKFold(3)).fit(X, y, groups=whose)
         np.testing.assert_allclose(found.predict_proba(X), by_hand.predict_proba(X))
-
-    @pytest.mark.parametrize("routing", [False, True])
-    def test_a_search_inside_gets_them_too(self, routing: bool) -> None:
-        X, y, whose = copies(60, 4, 0)
         for wrap in (lambda each: each, lambda each: make_pipeline(StandardScaler(), each)):
             search = wrap(GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=GroupKFold(2)))
             with sklearn.config_context(enable_metadata_routing=routing):
@@ -565,8 +516,7 @@ class TestGroups:
         one = np.where(y == 1, 0, np.arange(len(y)))
         assert_refused(lambda: corrected(method="affine").fit(X, y, groups=one), "2 groups")
 
-    @pytest.mark.parametrize("noise", [0.0, 0.02])
-    @pytest.mark.parametrize("frame", [False, True])
+    @pytest.mark.parametrize(("noise", "frame"), [(0.0, True), (0.02, False)])
     def test_near_copies_are_warned_of_and_other_rows_are_not(self, noise: float, frame: bool) -> None:
         for each in (1, 3):
             X, y, whose = copies(200, each, 3, noise)
@@ -584,18 +534,13 @@ class TestGroups:
 
 
 class TestFrozen:
-    def test_a_fitted_classifier_is_not_fitted_again(self) -> None:
-        X, y = rows(400, 0.3, 0)
-        fitted = balanced().fit(X, y)
-        before = fitted.coef_.copy()
-        model = corrected(FrozenEstimator(fitted), 0.1).fit(*rows(500, 0.5, 1))
-        assert model.estimator_.estimator is fitted
-        np.testing.assert_array_equal(fitted.coef_, before)
-
     def test_the_mix_of_the_held_out_rows_counts_unless_told(self) -> None:
         fitted = LogisticRegression().fit(*rows(400, 0.3, 0))
         X, y = rows(500, 0.5, 1)
+        before = fitted.coef_.copy()
         there = corrected(FrozenEstimator(fitted), 0.1, method="closed_form").fit(X, y)
+        assert there.estimator_.estimator is fitted
+        np.testing.assert_array_equal(fitted.coef_, before)  # it is not fitted again
         np.testing.assert_allclose(there.sampling_[1], y.mean())
         told = corrected(FrozenEstimator(fitted), 0.1, method="closed_form", sampling=0.3).fit(X, y)
         np.testing.assert_allclose(told.predict_log_proba(X), retarget(fitted.predict_log_proba(X), 0.3, 0.1), rtol=1e-9)
@@ -608,7 +553,7 @@ class TestFrozen:
         order = np.random.default_rng(SEED).permutation(len(y))
         with pytest.warns(PrevalenceWarning, match="was trained on these rows"):
             corrected(FrozenEstimator(fitted), 0.1, method="affine").fit(X[order], y[order])
-        for seed in range(1, 6):
+        for seed in range(1, 4):
             corrected(FrozenEstimator(fitted), 0.1, method="affine").fit(*rows(1000, 0.3, seed))
         corrected(FrozenEstimator(fitted), 0.1, method="closed_form").fit(X, y)  # uses only the labels' mix
 
@@ -635,20 +580,12 @@ class TestFrozen:
         expected = retarget(found(fitted.predict_log_proba(new)), found.sampling, 0.05)
         np.testing.assert_allclose(model.predict_proba(new), np.exp(expected), atol=1e-10)
 
-    def test_calibration_puts_right_a_mix_that_is_not_known(self) -> None:
-        fitted = LogisticRegression(C=1e6, class_weight={1: 30}).fit(*rows(4000, 0.3, 0))
-        X, y = rows(4000, 0.5, 1)
-        model = corrected(FrozenEstimator(fitted), 0.05, method="affine", sampling=0.5).fit(X, y)
-        new, _ = rows(20_000, 0.05, 2)
-        np.testing.assert_allclose(model.predict_proba(new)[:, 1].mean(), 0.05, atol=0.006)
-
 
 # The same rows in other forms.
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "pandas": lambda X: pd.DataFrame(X, columns=["a", "b"]),
     "polars": lambda X: pl.DataFrame(X, schema=["a", "b"], orient="row"),
     "sparse": sparse.csr_array,
-    "lists": lambda X: X.tolist(),
 }
 
 
@@ -663,7 +600,7 @@ class TestWhatScikitLearnUsersDo:
         if form in ("pandas", "polars"):
             assert model.feature_names_in_.tolist() == ["a", "b"]
 
-    @pytest.mark.parametrize("make", [pd.Series, pl.Series, list], ids=["pandas", "polars", "list"])
+    @pytest.mark.parametrize("make", [pd.Series, list], ids=["pandas", "list"])
     def test_labels_may_be_words_in_any_form(self, make: Callable[[Any], Any]) -> None:
         X, y = rows(300, 0.3, 0)
         words = make(np.where(y == 1, "ill", "well").tolist())
@@ -694,13 +631,6 @@ class TestWhatScikitLearnUsersDo:
         assert not hasattr(copy, "population_")
         assert copy.population == 0.1
 
-    def test_an_uncertain_population_stays_so(self) -> None:
-        X, y = rows(300, 0.3, 0)
-        model = corrected(balanced(), Prevalence.beta(2.0, 98.0)).fit(X, y)
-        assert model.prevalence_.is_uncertain
-        np.testing.assert_allclose(model.population_, [0.98, 0.02])
-        np.testing.assert_allclose(model.prevalence_.sampling, [0.5, 0.5])
-
     def test_stacking_by_its_default_goes_in(self) -> None:
         X, y = rows(300, 0.3, 0)
         stack = StackingClassifier([("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=2))], cv=2)
@@ -708,16 +638,6 @@ class TestWhatScikitLearnUsersDo:
             model = corrected(wrapped, 0.1, method="closed_form").fit(X, y)
             expected = retarget(np.log(model.estimator_.predict_proba(X)), np.bincount(y) / 300, 0.1)
             np.testing.assert_allclose(model.predict_log_proba(X), expected, rtol=1e-9)
-
-    def test_boosters_in_float32_and_other_classifiers_go_in_too(self) -> None:
-        X, y = rows(400, 0.3, 0)
-        booster = LGBMClassifier(n_estimators=20, scale_pos_weight=4, n_jobs=1, verbose=-1)
-        model = corrected(booster, 0.1, method="closed_form").fit(X, y)
-        share = 4 * y.mean() / (1 + 3 * y.mean())
-        raw = clone(booster).fit(X, y)
-        np.testing.assert_allclose(
-            model.predict_proba(X), np.exp(retarget(np.log(raw.predict_proba(X)), share, 0.1)), rtol=1e-6
-        )
 
     def test_further_arguments_reach_the_classifier(self) -> None:
         X, y = rows(400, 0.3, 0)
@@ -727,7 +647,7 @@ class TestWhatScikitLearnUsersDo:
         np.testing.assert_array_equal(model.estimator_[-1].coef_, expected[-1].coef_)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("method", ["auto", "affine", "closed_form"])
+    @pytest.mark.parametrize("method", ["auto", "closed_form"])
     def test_it_passes_the_checks_of_scikit_learn(self, method: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on rows that no classifier can tell apart, as it should
@@ -744,9 +664,7 @@ def small() -> tuple[np.ndarray, np.ndarray]:
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "another method": (lambda: corrected(method="platt").fit(*small()), "'auto', 'closed_form', .*but got 'platt'"),
     "a population off 1": (lambda: corrected(None, [0.5, 0.6]).fit(*small()), "`population` to sum to 1"),
-    "a population of 0": (lambda: corrected(None, 0.0).fit(*small()), "`population` to lie strictly between"),
     "classes by other names": (lambda: corrected(None, {"ill": 0.1, "well": 0.9}).fit(*small()), "name the classes"),
-    "too many classes": (lambda: corrected(None, [0.5, 0.3, 0.2]).fit(*small()), "2 entries"),
     "a mix off 1": (lambda: corrected(sampling=[0.5, 0.6]).fit(*small()), "`sampling` to sum to 1"),
     "one class": (lambda: corrected().fit(np.ones((5, 1)), np.ones(5, int)), "at least 2 classes"),
     "matching without rows": (lambda: corrected(None, 0.1, method="mean_matching").fit(*small()), "`X_unlabelled`.*is missing"),
@@ -767,7 +685,14 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "no `sample_weight` with a sampler",
     ),
     "weights of 0 for a class": (lambda: corrected().fit(*small(), sample_weight=small()[1]), "not 0 for a whole class"),
-    "negative weights": (lambda: corrected().fit(*small(), sample_weight=-np.ones(60)), "at least 0"),
+    "smoothing of matched means": (
+        lambda: corrected(None, 0.1, method="mean_matching", smoothing=True).fit(*small(), X_unlabelled=small()[0]),
+        "no smoothing for method='mean_matching', but got smoothing=True",
+    ),
+    "another word for smoothing": (
+        lambda: corrected(None, 0.1, smoothing="yes").fit(*small()),
+        "`smoothing` to be True, False",
+    ),
     "one fold": (lambda: corrected(cv=1).fit(*small()), "at least 2 folds"),
     "one row to calibrate on": (
         lambda: corrected(method="affine").fit(np.arange(6.0)[:, None], np.array([0, 0, 0, 0, 0, 1])),
@@ -866,26 +791,13 @@ class TestSmoothing:
         assert not corrected(frozen, 0.001, smoothing="auto").fit(X, y).smoothing_
         assert corrected(frozen, 0.001, smoothing=True).fit(X, y).smoothing_
 
-    @pytest.mark.parametrize("scale", [1.0, 1e-3, 7.0])
-    def test_weights_of_another_scale_do_not_change_the_number_of_rows(self, scale: float) -> None:
+    def test_weights_of_another_scale_do_not_change_the_number_of_rows(self) -> None:
         X, y = rows(600, 0.5, 8)
-        weights = np.full(600, scale)
+        weights = np.full(600, 1e-3)
         found = corrected(balanced(), 0.01, method="closed_form", smoothing=True).fit(X, y, sample_weight=weights)
         plain = corrected(balanced(), 0.01, method="closed_form", smoothing=False).fit(X, y, sample_weight=weights)
         expected = smooth_likelihoods(plain.predict_log_proba(X), found.population_, np.bincount(y))
         np.testing.assert_allclose(found.predict_log_proba(X), expected, rtol=1e-9)
-
-    def test_numpys_true_is_true_and_a_grid_may_hold_it(self) -> None:
-        assert corrected(balanced(), 0.1, method="affine", smoothing=np.True_).fit(*rows(200, 0.4, 1)).smoothing_
-
-    def test_means_that_were_matched_stay_matched(self) -> None:
-        X, y = rows(300, 0.4, 2)
-        with pytest.raises(ValueError, match="no smoothing for method='mean_matching', but got smoothing=True"):
-            corrected(balanced(), 0.1, method="mean_matching", smoothing=True).fit(X, y, X_unlabelled=X)
-
-    def test_another_word_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="`smoothing` to be True, False or 'auto', but got 'yes'"):
-            corrected(balanced(), 0.1, smoothing="yes").fit(*rows(100, 0.3, 0))
 
 
 class _KnowsItsRows(ClassifierMixin, BaseEstimator):

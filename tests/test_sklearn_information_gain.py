@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import SEED, assert_refused, unchecked_types
-from scipy import special
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import rightloss as rl
@@ -34,8 +30,7 @@ def rows(k: int = 2, n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return rng.normal(size=(n, 3)) * [1, 3, 0.2] + np.column_stack([y, -y, 0.1 * y]), y
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("C", [0.05, 1.0, 100.0])
+@pytest.mark.parametrize(("k", "C"), [(2, 0.05), (3, 100.0)])
 def test_the_slopes_are_those_of_logistic_regression_and_the_intercept_is_the_populations(k: int, C: float) -> None:
     x, y = rows(k)
     ours = InformationGainClassifier(POPULATIONS[k], C=C, tol=1e-9).fit(x, y)
@@ -67,8 +62,7 @@ def test_the_weighted_loss_is_logistic_regression_with_the_classes_importance_as
     np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-6)
 
 
-@pytest.mark.parametrize(("d", "k"), [(20, 2), (310, 2), (6, 3)])
-@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize(("d", "k", "offset"), [(20, 2, 0.0), (310, 2, 1e4), (6, 3, 1e4)])
 def test_more_features_are_fitted_by_another_solver_with_the_same_result(d: int, k: int, offset: float) -> None:
     rng = np.random.default_rng(SEED)
     x, y = rng.normal(size=(100, d)), np.arange(100) % k
@@ -79,8 +73,7 @@ def test_more_features_are_fitted_by_another_solver_with_the_same_result(d: int,
     np.testing.assert_allclose(ours.predict_proba(x + offset), theirs.predict_proba(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("kappa", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize(("k", "kappa"), [(2, 0.0), (3, 0.3)])
 def test_the_fit_is_an_optimum_of_the_information_gain_whatever_the_evidence(k: int, kappa: float) -> None:
     torch = pytest.importorskip("torch")
     x, y = rows(k)
@@ -114,27 +107,15 @@ def test_a_class_whose_rows_all_weigh_nothing_is_not_there() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize(("loss", "k"), [("information_gain", 3), ("weighted", 2)])
 def test_votes_of_one_for_a_class_are_its_label(loss: Any, k: int) -> None:
     x, y = rows(k)
     hard, soft = (InformationGainClassifier(POPULATIONS[k], loss=loss).fit(x, labels) for labels in (y, np.eye(k)[y]))
     np.testing.assert_allclose(soft.predict_proba(x), hard.predict_proba(x), atol=1e-6)
 
 
-def test_divided_votes_are_rows_of_each_class_with_the_votes_as_weights() -> None:
-    x, y = rows(3)
-    votes = np.random.default_rng(SEED).dirichlet([1, 1, 1], len(y))
-    soft = InformationGainClassifier([0.8, 0.15, 0.05], tol=1e-9).fit(x, votes)
-    apart = InformationGainClassifier([0.8, 0.15, 0.05], tol=1e-9)
-    apart.fit(np.tile(x, (3, 1)), np.repeat([0, 1, 2], len(y)), sample_weight=votes.T.ravel())
-    np.testing.assert_allclose(soft.coef_, apart.coef_, atol=1e-7)
-    np.testing.assert_allclose(soft.intercept_, apart.intercept_, atol=1e-7)
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_the_columns_of_a_table_of_votes_name_the_classes_in_any_order(library: str) -> None:
-    frames = pytest.importorskip(library)
+def test_the_columns_of_a_table_of_votes_name_the_classes_in_any_order() -> None:
+    frames = pytest.importorskip("polars")
     x, y = rows(3)
     votes = np.eye(3)[y]
     table = frames.DataFrame({"c": votes[:, 2], "a": votes[:, 0], "b": votes[:, 1]})
@@ -184,15 +165,11 @@ def test_a_number_for_two_words_is_refused_with_the_dict_to_write(door: str) -> 
     ("words", "accepted"),
     [
         (["no", "yes"], True),
-        (["Benign", "Malignant"], True),
-        (["False", "True"], True),
         (["healthy", "stroke"], True),
-        (["0", "1"], True),
         (["1", "2"], False),
         (["default", "paid"], False),
         (["disease", "healthy"], False),
         (["no", "none"], False),
-        ([1, 2], True),
         ([-1, 1], True),
         ([False, True], True),
     ],
@@ -242,10 +219,9 @@ def test_features_on_very_different_scales_and_a_constant_one_are_no_trouble() -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("population", [1e-9, 1 - 1e-9])
-def test_extreme_populations_stay_finite(population: float) -> None:
+def test_extreme_populations_stay_finite() -> None:
     x, y = rows()
-    for loss in LOSSES:
+    for population, loss in ((1e-9, "information_gain"), (1 - 1e-9, "weighted")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = InformationGainClassifier(population, loss=loss).fit(x, y)  # type: ignore[arg-type]
@@ -262,10 +238,8 @@ def test_extreme_populations_stay_finite(population: float) -> None:
         ({"penalty": "l1"}, "penalty"),
         ({"C": 0.0}, "`C`"),
         ({"tol": -1.0}, "tol"),
-        ({"max_iter": 0}, "max_iter"),
         ({"max_iter": 2.5}, "max_iter"),
         ({"penalty": "firth", "loss": "weighted"}, "weighted"),
-        ({"loss": "logit_adjusted"}, "the default's optimum"),
         ({"hidden_layer_sizes": (3,)}, r"InformationGainMLPClassifier.*rightloss\[torch\]"),
     ],
 )
@@ -285,15 +259,10 @@ def test_wrong_rows_are_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "model",
-    [InformationGainClassifier(), InformationGainClassifier(loss="weighted")],
-    ids=["default", "weighted"],
-)
-def test_scikit_learns_own_checks_pass(model: InformationGainClassifier) -> None:
+def test_scikit_learns_own_checks_pass() -> None:
     with unchecked_types(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(model, on_skip=None)
+        results = check_estimator(InformationGainClassifier(), on_skip=None)
     skipped = {result["check_name"] for result in results if result["status"] != "passed"}
     assert skipped <= {"check_array_api_input"}  # which needs SCIPY_ARRAY_API in the environment
 
@@ -317,15 +286,6 @@ def test_a_model_is_saved_by_skops_without_pickle() -> None:
     np.testing.assert_array_equal(loaded.summary().frame, model.summary().frame)
 
 
-@pytest.mark.long
-def test_it_works_in_a_pipeline_under_a_grid_search() -> None:
-    x, y = rows()
-    pipeline = make_pipeline(StandardScaler(), InformationGainClassifier(0.3))
-    search = GridSearchCV(pipeline, {"informationgainclassifier__C": [0.01, 1.0]}, scoring="neg_log_loss").fit(x, y)
-    assert search.best_params_["informationgainclassifier__C"] in (0.01, 1.0)
-    assert search.predict_proba(x).shape == (len(y), 2)
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_tables_give_feature_names_and_the_same_predictions(library: str) -> None:
     frames = pytest.importorskip(library)
@@ -340,14 +300,7 @@ def test_tables_give_feature_names_and_the_same_predictions(library: str) -> Non
             model.predict(table.rename(columns={"age": "years"}))
 
 
-def test_decision_function_and_probabilities_say_the_same() -> None:
-    x, y = rows()
-    model = InformationGainClassifier(0.05).fit(x, y)
-    np.testing.assert_allclose(special.expit(model.decision_function(x)), model.predict_proba(x)[:, 1], rtol=1e-6)
-
-
-@pytest.mark.parametrize("population", [1e-2, 1e-4, 1e-6])
-@pytest.mark.parametrize("d", [3, 15])
+@pytest.mark.parametrize(("population", "d"), [(1e-6, 3), (1e-4, 15)])
 def test_a_rare_class_does_not_end_a_weighted_fit_early(population: float, d: int) -> None:
     rng = np.random.default_rng(SEED)
     y = np.arange(400) % 2

@@ -51,8 +51,7 @@ def first_weights(model: InformationGainMLPClassifier) -> np.ndarray:
     return network[0].weight.detach().numpy()
 
 
-@pytest.mark.parametrize("evidence", [1.0, 0.3])
-@pytest.mark.parametrize("soft", [False, True], ids=["labels", "votes"])
+@pytest.mark.parametrize(("evidence", "soft"), [(1.0, True), (0.3, False)])
 def test_it_trains_with_any_evidence_and_beats_answering_the_population(evidence: float, soft: bool) -> None:
     x, y = rows(3, n=400)
     model = trained(network(POPULATION, evidence=evidence, learning_rate_init=0.01), x, np.eye(3)[y] if soft else y)
@@ -60,10 +59,9 @@ def test_it_trains_with_any_evidence_and_beats_answering_the_population(evidence
     assert gained > np.log(POPULATION) @ POPULATION + 0.1
 
 
-@pytest.mark.parametrize("evidence", [1.0, 0.3])
-def test_without_features_that_tell_it_answers_the_population(evidence: float) -> None:
+def test_without_features_that_tell_it_answers_the_population() -> None:
     y = np.repeat([0, 1], 50)
-    model = trained(network(0.01, evidence=evidence, learning_rate_init=0.05, max_iter=200), np.zeros((100, 2)), y)
+    model = trained(network(0.01, evidence=0.3, learning_rate_init=0.05, max_iter=200), np.zeros((100, 2)), y)
     np.testing.assert_allclose(model.predict_proba([[0.0, 0.0]])[0, 1], 0.01, rtol=0.01)
 
 
@@ -122,7 +120,7 @@ def study(each: int = 100, m: int = 1000) -> tuple[np.ndarray, np.ndarray, np.nd
     return x, y, others
 
 
-@pytest.mark.parametrize("options", [{}, {"evidence": 0.5}, {"evidence": 0.0}, {"unlabelled_weight": 3.0}])
+@pytest.mark.parametrize("options", [{}, {"evidence": 0.5, "unlabelled_weight": 3.0}])
 def test_it_learns_from_both_kinds_of_rows_and_predicts_the_population(options: dict[str, Any]) -> None:
     x, y, others = study()
     options = {"max_iter": 60, "learning_rate_init": 0.01, "n_iter_no_change": 10, **options}
@@ -165,10 +163,8 @@ def test_every_unlabelled_row_is_taken_before_any_is_taken_again() -> None:
     [
         ({"C": 0.0}, "`C`"),
         ({"evidence": -1.0}, "evidence"),
-        ({"max_iter": 2.5}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
-        ({"hidden_layer_sizes": "100"}, "hidden_layer_sizes"),
         ({"learning_rate_init": 1e300}, "finite loss"),
         ({"population": "unknown"}, "estimate_prevalence"),
     ],
@@ -188,7 +184,7 @@ def test_rows_that_do_not_go_with_the_options_are_refused() -> None:
 
 @pytest.mark.long
 def test_scikit_learns_own_checks_pass() -> None:
-    model = network(hidden_layer_sizes=(20,), learning_rate_init=0.01, max_iter=100, n_iter_no_change=10)
+    model = network(learning_rate_init=0.02, max_iter=60, n_iter_no_change=10)
     with unchecked_types(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(model, on_skip=None)

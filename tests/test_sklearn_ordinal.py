@@ -53,7 +53,7 @@ def test_with_two_classes_every_likelihood_is_logistic_regression_at_the_populat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("levels", [2, 3, 4, 5])
+@pytest.mark.parametrize("levels", [2, 5])
 def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_and_of_torch(kind: str, levels: int) -> None:
     rng = np.random.default_rng(SEED)
     likelihood, pi = likelihood_of(kind, levels), rng.dirichlet(np.full(levels, 2.0))
@@ -112,10 +112,9 @@ def test_sampling_by_rating_is_undone() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_population_without_refitting_is_bayes_rule(kind: Any) -> None:
+def test_another_population_without_refitting_is_bayes_rule() -> None:
     x, y = ratings()
-    model = OrdinalClassifier(likelihood=kind).fit(x, y)
+    model = OrdinalClassifier(likelihood="onion_peeling").fit(x, y)
     before = model.predict_log_proba(x)
     moved = model.set_population(dict(zip([1, 2, 3, 4], POPULATION, strict=True))).predict_log_proba(x)
     np.testing.assert_allclose(moved, rl.retarget(before, from_=model.sampling_, to=POPULATION), atol=1e-10)
@@ -123,12 +122,11 @@ def test_another_population_without_refitting_is_bayes_rule(kind: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_integer_weight_is_a_repeated_row(kind: Any) -> None:
+def test_an_integer_weight_is_a_repeated_row() -> None:
     x, y = ratings()
     weight = np.random.default_rng(SEED).integers(0, 3, len(y))
     repeated = np.repeat(np.arange(len(y)), weight)
-    options: dict[str, Any] = {"likelihood": kind, "tol": 1e-8, "max_iter": 2000}
+    options: dict[str, Any] = {"tol": 1e-8, "max_iter": 2000}
     weighted = OrdinalClassifier(POPULATION, **options).fit(x, y, sample_weight=weight)
     plain = OrdinalClassifier(POPULATION, **options).fit(x[repeated], y[repeated])
     np.testing.assert_allclose(weighted.predict_proba(x), plain.predict_proba(x), atol=1e-5)
@@ -157,13 +155,8 @@ def test_wrong_options_are_refused() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "model",
-    [OrdinalClassifier(), OrdinalClassifier(likelihood="onion_peeling")],
-    ids=["cumulative", "onion"],
-)
-def test_scikit_learns_own_checks_pass(model: OrdinalClassifier) -> None:
+def test_scikit_learns_own_checks_pass() -> None:
     with unchecked_types(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(model, on_skip=None)
+        results = check_estimator(OrdinalClassifier(), on_skip=None)
     assert {result["check_name"] for result in results if result["status"] != "passed"} <= {"check_array_api_input"}

@@ -84,8 +84,7 @@ def odds(fitted: InformationGainClassifier) -> tuple[np.ndarray, np.ndarray]:
 # The likelihood and its optimum.
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize(("mass", "people"), [(0.3, 0.0), (13.0, 2.0)])
+@pytest.mark.parametrize(("k", "mass", "people"), [(2, 13.0, 2.0), (3, 0.3, 0.0)])
 def test_the_objective_is_the_loss_of_the_library_and_so_is_its_gradient(k: int, mass: float, people: float) -> None:
     torch = pytest.importorskip("torch")
     x, y, others = study(k)
@@ -107,9 +106,10 @@ def test_the_objective_is_the_loss_of_the_library_and_so_is_its_gradient(k: int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(("penalty", "weight"), [(None, None), ("l2", 0.5)])
+@pytest.mark.parametrize(
+    ("k", "known", "penalty", "weight"),
+    [(2, True, "l2", 0.5), (2, False, None, None), (3, True, None, None), (3, False, "l2", 0.5)],
+)
 def test_the_fit_is_what_scipy_finds_on_the_formula(k: int, known: bool, penalty: Any, weight: float | None) -> None:
     x, y, others = study(k, each=60, m=600)
     rho = np.bincount(y) / len(y)
@@ -124,19 +124,11 @@ def test_the_fit_is_what_scipy_finds_on_the_formula(k: int, known: bool, penalty
     np.testing.assert_allclose(fitted.population_, mix, atol=2e-5)
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("options", [{}, {"penalty": None}, {"unlabelled_weight": 0.2}, {"C": 0.2}])
+@pytest.mark.parametrize(("k", "options"), [(2, {"unlabelled_weight": 0.2}), (3, {})])
 def test_an_unknown_population_is_the_mean_prediction_over_the_unlabelled_rows(k: int, options: dict[str, Any]) -> None:
     x, y, others = study(k, each=60)
     fitted = model("unknown", **options).fit(x, y, X_unlabelled=others)
     np.testing.assert_allclose(fitted.predict_proba(others).mean(0), fitted.population_, atol=1e-6)
-
-
-def test_where_the_training_mix_is_the_populations_unlabelled_rows_change_nothing() -> None:
-    x, y, others = study()
-    mix = float(np.mean(y))
-    with_them, without = model(mix, unlabelled_evidence=0.0).fit(x, y, X_unlabelled=others), model(mix).fit(x, y)
-    np.testing.assert_allclose(with_them.coef_, without.coef_, atol=1e-6)
 
 
 def test_a_weight_of_zero_leaves_the_unlabelled_rows_out() -> None:
@@ -172,20 +164,13 @@ def test_evidence_holds_the_mean_prediction_over_the_unlabelled_rows_at_the_popu
     assert means[2] == pytest.approx(0.1, abs=0.002)
 
 
-def test_unlabelled_rows_given_twice_weigh_twice() -> None:
-    x, y, others = study()
-    twice = model(0.1).fit(x, y, X_unlabelled=np.vstack([others, others]))
-    once = model(0.1, unlabelled_weight=2 * len(others) / len(y)).fit(x, y, X_unlabelled=others)
-    np.testing.assert_allclose(twice.coef_, once.coef_, atol=1e-6)
-
-
 @pytest.mark.long
 def test_with_few_labelled_rows_the_unlabelled_ones_bring_predictions_nearer_to_the_truth() -> None:
     rng = np.random.default_rng(SEED)
     people = rng.choice(2, 5000, p=[0.9, 0.1])
     test = draw(rng, people, 2)
     gains = []
-    for seed in range(40):
+    for seed in range(25):
         x, y, others = study(each=15, m=3000, seed=seed)
         tables = [m.predict_log_proba(test) for m in (model(0.1).fit(x, y, X_unlabelled=others), model(0.1).fit(x, y))]
         gains.append(np.subtract(*(table[np.arange(len(test)), people].mean() for table in tables)))
@@ -256,9 +241,7 @@ def test_where_the_other_class_cannot_be_named_the_remedy_is_said() -> None:
 # Standard errors.
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("learnt", [False, True])
-@pytest.mark.parametrize("weight", [None, 0.7])
+@pytest.mark.parametrize(("k", "learnt", "weight"), [(2, True, None), (3, False, 0.7), (3, True, 0.7)])
 def test_robust_errors_are_the_sandwich_within_streams_by_differences(k: int, learnt: bool, weight: float | None) -> None:
     x, y, others = study(k, each=60)
     population = "unknown" if learnt else POPULATION[k]
@@ -292,53 +275,12 @@ def test_robust_errors_are_the_sandwich_within_streams_by_differences(k: int, le
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("population", ["known", "unknown"])
+@pytest.mark.parametrize(("k", "population"), [(2, "unknown"), (3, "known")])
 def test_model_and_robust_errors_agree_where_the_model_is_right(k: int, population: str) -> None:
     x, y, others = study(k, each=10_000, m=30_000)
     fitted = model("unknown" if population == "unknown" else POPULATION[k], penalty=None).fit(x, y, X_unlabelled=others)
     errors = [fitted.summary(kind).frame["std_err"] for kind in ("model", "robust")]
     np.testing.assert_allclose(errors[0], errors[1], rtol=0.05)
-
-
-def truth(k: int, pi: np.ndarray) -> np.ndarray:
-    """Log-odds against class 0 of normal classes: slopes, and the intercept last."""
-    means = MEANS[k]
-    intercepts = np.log(pi[1:] / pi[0]) - ((means[1:] ** 2).sum(1) - (means[0] ** 2).sum()) / 2
-    return np.column_stack([means[1:] - means[0], intercepts]).ravel()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("population", "k", "weight"),
-    [
-        ("known", 2, None),
-        ("known", 2, 0.5),
-        ("unknown", 2, None),
-        ("survey", 2, None),
-        ("positive", 2, None),
-        ("known", 3, None),
-    ],
-)
-def test_intervals_contain_the_truth_as_often_as_they_say(population: str, k: int, weight: float | None) -> None:
-    rng = np.random.default_rng(SEED)
-    pi = np.array([0.8, 0.2]) if k == 2 else np.array(POPULATION[3])
-    draws, expected = 400, truth(k, pi)
-    hits: dict[str, list[np.ndarray]] = {"model": [], "robust": []}
-    for _ in range(draws):
-        y = np.repeat(np.arange(k), 200)
-        x, others = draw(rng, y, k), draw(rng, rng.choice(k, 2000, p=pi), k)
-        given: Any = {"known": pi, "positive": pi, "unknown": "unknown"}.get(population)
-        if population == "survey":  # 500 people counted by class
-            given = rl.Prevalence.dirichlet(rng.multinomial(500, pi) + 0.5)
-        kept = y == 1 if population == "positive" else y >= 0
-        fitted = model(given, penalty=None, unlabelled_weight=weight, tol=1e-6).fit(x[kept], y[kept], X_unlabelled=others)
-        for kind, found in hits.items():
-            frame = fitted.summary(kind).frame  # type: ignore[arg-type]
-            found.append((frame["low"] < expected) & (expected < frame["high"]))
-    for found in hits.values():
-        coverage = np.mean(found, axis=0)
-        assert (np.abs(coverage - 0.95) < 0.02 + 2 * (0.95 * 0.05 / draws) ** 0.5).all(), coverage
 
 
 def test_a_population_set_afterwards_takes_the_uncertainty_of_the_learnt_one_away() -> None:
@@ -391,9 +333,8 @@ def test_the_most_likely_mixture_is_where_scipy_finds_it() -> None:
 # What users give.
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_tables_have_the_same_columns_or_the_error_names_them(library: str) -> None:
-    made = pytest.importorskip(library)
+def test_tables_have_the_same_columns_or_the_error_names_them() -> None:
+    made = pytest.importorskip("polars")
     x, y, others = study()
 
     def table(values: np.ndarray, names: list[str]) -> Any:
@@ -412,8 +353,6 @@ def test_tables_have_the_same_columns_or_the_error_names_them(library: str) -> N
         (np.zeros((5, 3)), "3 features"),
         (np.zeros((0, 2)), "0 sample"),
         (np.full((5, 2), np.nan), "NaN"),
-        (np.array([["a", "b"]]), "X_unlabelled"),
-        (np.zeros(5), "X_unlabelled"),
     ],
 )
 def test_rows_that_cannot_be_used_are_refused(others: np.ndarray, words: str) -> None:
@@ -428,7 +367,6 @@ def test_rows_that_cannot_be_used_are_refused(others: np.ndarray, words: str) ->
         ({"population": "learn"}, "'unknown'"),
         ({"loss": "weighted"}, "no part in its likelihood"),
         ({"penalty": "firth"}, "'firth'.*X_unlabelled"),
-        ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
         ({"unlabelled_weight": "much"}, "unlabelled_weight"),
         ({"unlabelled_evidence": -1.0}, "unlabelled_evidence"),
         ({"unlabelled_evidence": 3.0, "penalty": None}, "standard errors are those of the likelihood alone"),
@@ -469,7 +407,7 @@ def test_classes_that_look_different_among_the_unlabelled_rows_are_warned_of_bef
     InformationGainClassifier(0.1).fit(x[y == 1], y[y == 1], X_unlabelled=moved)  # one class says nothing of it
 
 
-@pytest.mark.parametrize("each", [1, 2, 5])
+@pytest.mark.parametrize("each", [1, 5])
 def test_few_rows_are_no_reason_not_to_fit(each: int) -> None:
     x, y, others = study(each=each, m=3)
     for labels in (y, np.eye(2)[y]):
@@ -497,7 +435,7 @@ def test_an_unknown_population_is_not_left_at_0_where_another_is_likelier() -> N
         assert learnt < given.loss_curve_[-1] + 1e-5
 
 
-@pytest.mark.parametrize(("population", "evidence"), [(None, 0.0), (None, 3.0), ([0.9, 0.1], 0.0), ([0.9, 0.1], 3.0)])
+@pytest.mark.parametrize(("population", "evidence"), [(None, 3.0), ([0.9, 0.1], 3.0)])
 def test_evidence_counts_people_of_a_known_population_only(population: list[float] | None, evidence: float) -> None:
     _, y, _ = study(each=5, m=20)
     pi = None if population is None else np.array(population)

@@ -7,15 +7,13 @@ Stage: bundled tables, CT series or files → data sets with labels, votes, pati
     votes, splits, sets               labels from votes; folds by patient; the paper's data sets
     npz, archive, nodulemnist         data sets from files
     ct/                               DICOM series → CT patches
-    planes, views                     patches → views
+    views                             patches → views: planes through patches, random or fixed
     nets/                             views → logits
-    montage                           nodules side by side
 """
 
 from .archive import Archive as Archive
 from .archive import read_archive as read_archive
 from .archive import write_archive as write_archive
-from .montage import montage as montage
 from .nodulemnist import NoduleMNIST as NoduleMNIST
 from .nodulemnist import read_nodulemnist as read_nodulemnist
 from .readings import annotations as annotations
@@ -23,6 +21,7 @@ from .readings import nodules as nodules
 from .sets import NoduleSet as NoduleSet
 from .sets import balanced_set as balanced_set
 from .sets import binary_set as binary_set
+from .sets import montage as montage
 from .sets import rating_set as rating_set
 from .sets import window as window
 from .splits import folds as folds

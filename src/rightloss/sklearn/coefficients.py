@@ -212,12 +212,12 @@ def risk_interval(
     k, size = table.shape[1], x.shape[1]
     blocks_of = covariance.reshape(k - 1, size, k - 1, size)
     of_odds = np.einsum("na,iajb,nb->nij", x, blocks_of, x)
-    logit, gradient = class_logits(log_p)
+    logit, gradient = one_vs_rest_logits(log_p)
     reach = stats.norm.isf((1 - level) / 2) * np.sqrt(np.einsum("nci,nij,ncj->nc", gradient, of_odds, gradient))
     return special.expit(logit - reach), special.expit(logit + reach)
 
 
-def class_logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def one_vs_rest_logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the log-odds (n, K) of each class against the others, and their derivatives (n, K, K − 1) by η.
 
     `∂ logit p_k / ∂ η_j = (1{j=k} − p_j)/(1 − p_k)`, η_j the log-odds of class j against class 0.

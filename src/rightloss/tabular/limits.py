@@ -25,7 +25,7 @@ from scipy.linalg import solve_triangular
 from ..arrays import checked_level
 from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
-from ..sklearn.coefficients import class_logits, prevalence_variance
+from ..sklearn.coefficients import one_vs_rest_logits, prevalence_variance
 from ..sklearn.linear import NEWTON_LIMIT
 from .candidates import LabelledTable
 from .encode import ColumnSpec, linear_matrix
@@ -72,7 +72,7 @@ def _limits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of predictions (n, k), from those of the replicates."""
     reach = -float(special.ndtri((1 - level) / 2))
-    logit, gradient = class_logits(log_probs)
+    logit, gradient = one_vs_rest_logits(log_probs)
     alpha, k = to.concentration, len(model.classes_)
     spread = _mix_covariance(model) if is_own_mix(model, to) else np.zeros((k - 1, k - 1))
     if alpha is not None and k > 2:
@@ -81,7 +81,7 @@ def _limits(
     errors = np.sqrt(of_mix)
     if len(replicates):
         count = len(replicates)
-        variance = (count - 1) * np.var([class_logits(each)[0] for each in replicates], axis=0)
+        variance = (count - 1) * np.var([one_vs_rest_logits(each)[0] for each in replicates], axis=0)
         variance *= len(model.held_out.target) / model.rows  # the folds may be of some rows only
         total = np.maximum(variance + of_mix, np.finfo(float).tiny)
         freedom = (count - 1) * (total / np.maximum(variance, 1e-12 * total)) ** 2  # Satterthwaite's

@@ -2,8 +2,7 @@
 
 dicom_files    folder → the files of each series; one file → header and pixels in HU
 series         the files of a series → a volume → patches
-shards         the patches of one series in a file; all of these files → a nodule archive
-preparation    `prepare`: all steps, for all series
+preparation    `prepare`: the patches of each series in a file; all of these files → a nodule archive
 """
 
 from .dicom_files import Found as Found

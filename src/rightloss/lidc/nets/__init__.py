@@ -1,17 +1,16 @@
 """The paper's networks: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
 
-layers        VGG16's first two convolutions; convolutions, initial weights, checks of arguments
-bodies        features of one view: ConvNet, InceptionNet, gated
+layers        VGG16's first two convolutions; features of one view: ConvNet, InceptionNet, gated; initial weights
 multiview     features of all views → logits; nets of fixed sizes, by name
 metadata      metadata columns → logits that are added to those of the image
 """
 
-from .bodies import ConvBody as ConvBody
-from .bodies import GatedBody as GatedBody
-from .bodies import InceptionBlock as InceptionBlock
-from .bodies import InceptionBody as InceptionBody
-from .bodies import RecurrentGate as RecurrentGate
+from .layers import ConvBody as ConvBody
+from .layers import GatedBody as GatedBody
+from .layers import InceptionBlock as InceptionBlock
+from .layers import InceptionBody as InceptionBody
 from .layers import LowLevelBlock as LowLevelBlock
+from .layers import RecurrentGate as RecurrentGate
 from .metadata import MetadataBlock as MetadataBlock
 from .metadata import WithMetadata as WithMetadata
 from .multiview import FullyConvolutionalNet as FullyConvolutionalNet

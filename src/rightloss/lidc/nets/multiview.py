@@ -19,8 +19,18 @@ from torch import Tensor, nn
 from ...arrays import checked_choice, checked_int
 from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
-from .bodies import ConvBody, GatedBody, InceptionBody
-from .layers import CHANNELS, LowLevelBlock, checked_outputs, checked_widths, conv_layers, he_start, zero_start
+from .layers import (
+    CHANNELS,
+    ConvBody,
+    GatedBody,
+    InceptionBody,
+    LowLevelBlock,
+    checked_outputs,
+    checked_widths,
+    conv_layers,
+    he_start,
+    zero_start,
+)
 from .metadata import MetadataBlock, WithMetadata
 
 FULL, SMALL = (64, 128, 256, 256), (32, 64, 64)  # channels after each layer of stride 2
@@ -196,6 +206,7 @@ def convnet(
     frozen: bool | None = None,
     dropout: float = 0.1,
     generator: torch.Generator | None = None,
+    body: type[ConvBody] = ConvBody,
 ) -> MultiViewNet:
     """Return the paper's ConvNet: convolutions of stride 2 on each view.
 
@@ -207,6 +218,7 @@ def convnet(
         frozen: whether the low-level block stays fixed; by default if it is pretrained.
         dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
+        body: features of a view, `ConvBody` or `InceptionBody`.
 
     Examples:
         >>> import torch
@@ -214,13 +226,12 @@ def convnet(
         >>> convnet(2, small=True)(torch.rand(5, 9, 32, 32)).shape
         torch.Size([5, 2])
     """
-    return _net(ConvBody, num_outputs, pool, small, pretrained, frozen, dropout, generator)
+    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
+    features = body(CHANNELS, SMALL if small else FULL, dropout, generator)
+    return MultiViewNet(low_level, features, features.num_features, num_outputs, pool)
 
 
-def inception_net(
-    num_outputs: int | Likelihood = 2,
-    **options: Any,
-) -> MultiViewNet:
+def inception_net(num_outputs: int | Likelihood = 2, **options: Any) -> MultiViewNet:
     """Return the paper's InceptionNet: inception blocks of stride 2 on each view. Options as in `convnet`.
 
     Examples:
@@ -229,7 +240,7 @@ def inception_net(
         >>> inception_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
         torch.Size([5, 2])
     """
-    return _net(InceptionBody, num_outputs, **options)
+    return convnet(num_outputs, body=InceptionBody, **options)
 
 
 def fully_convolutional_net(
@@ -305,21 +316,6 @@ def metadata_net(
     """
     block = MetadataBlock(num_features, num_outputs, units, bias=False, generator=generator)
     return WithMetadata(convnet(num_outputs, generator=generator, **options), block)
-
-
-def _net(
-    kind: type[ConvBody | InceptionBody],
-    num_outputs: int | Likelihood,
-    pool: Pooling = "max",
-    small: bool = False,
-    pretrained: bool = True,
-    frozen: bool | None = None,
-    dropout: float = 0.1,
-    generator: torch.Generator | None = None,
-) -> MultiViewNet:
-    low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
-    body = kind(CHANNELS, SMALL if small else FULL, dropout, generator)
-    return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
 
 
 def _check_views(views: Tensor) -> None:
