@@ -7,6 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from study_summaries import BETTER, BLIND, CONFIG, EVEN, NEAR, NONE, WORSE, all_comparisons, all_rows, comparison, key, row
@@ -148,10 +149,10 @@ def test_similar_is_an_interval_within_three_hundredths(difference: Figure, expe
     assert verdict(SIMILAR, all_rows(), all_comparisons(common=difference)) == expected
     in_auc = comparison("published", "weighted", 0.3, NEAR, difference)
     assert verdict(SIMILAR, all_rows(), [in_auc]) == expected
-    raw = [each._replace(minibatches="raw") for each in (key("weighted", 0.3), key("plain", 0.3))]
-    rows = [CellSummary(each, row("weighted", 0.3, BETTER).figures, 5, 1, 700, 400) for each in raw]
+    ours, theirs = (key(loss, 0.3)._replace(minibatches="raw") for loss in ("weighted", "plain"))
+    rows = [CellSummary(each, row("weighted", 0.3, BETTER).figures, 5, 1, 700, 400) for each in (ours, theirs)]
     differences = {name: PairedFigure(difference, 5, 3, 2) for name in ("expected_log_likelihood", "auc")}
-    found = check("as the standard loss", rows, [CellPair("plain", *raw, differences)])
+    found = check("as the standard loss", rows, [CellPair("plain", ours, theirs, differences)])
     assert (found.verdict, found.place) == (expected, "Appendix B")
 
 
@@ -278,7 +279,7 @@ def test_without_a_published_form_the_default_stands_in_and_without_the_papers_c
 def test_together_is_better_if_ahead_and_an_approximation_holds_if_less_than_three_hundredths_of_skill_behind(
     figures: list[Figure], together: str, approximated: str
 ) -> None:
-    def against(about: str, **ours: str) -> list[CellPair]:
+    def against(about: str, **ours: Any) -> list[CellPair]:
         """Both against the image alone, or an ensemble against one net."""
         keys = [key("information-gain", rate) for rate in (0.3, 0.001)]
         pairs = [{"expected_log_likelihood": PairedFigure(figure, 5, 3, 2)} for figure in figures]

@@ -164,9 +164,9 @@ def test_a_summary_comes_back_from_its_file_and_tables_of_numbers_have_all_its_f
                 assert (line[column] == "") == math.isnan(value)
                 assert math.isnan(value) or float(line[column]) == pytest.approx(value, rel=1e-8)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "comparisons.csv").read_text(encoding="utf-8"))))
-    found = [each for comparison in summary.comparisons for each in comparison.differences.values()]
-    assert [(line["standing"], int(line["folds_ahead"])) for line in lines] == [(each.standing, each.ahead) for each in found]
-    assert [float(line["difference"]) for line in lines] == pytest.approx([each.figure.value for each in found], rel=1e-8)
+    pairs = [each for comparison in summary.comparisons for each in comparison.differences.values()]
+    assert [(line["standing"], int(line["folds_ahead"])) for line in lines] == [(each.standing, each.ahead) for each in pairs]
+    assert [float(line["difference"]) for line in lines] == pytest.approx([each.figure.value for each in pairs], rel=1e-8)
 
 
 LATEX = {

@@ -165,7 +165,7 @@ def test_a_difference_is_that_of_the_rows_with_folds_ahead_and_behind(results: S
     assert dataclasses.replace(against, figure=turned).standing == "behind"
 
 
-def pairs_of(config: StudyConfig) -> list[tuple[str, str, str]]:
+def pairs_of(config: StudyConfig) -> list[tuple[str, ...]]:
     """What is compared: about what, and the fields in which the two differ, with their values."""
     keys = [cell.key for cell in _cells_of(config)]
     found = []

@@ -511,5 +511,6 @@ def _worst(errors: Mapping[str, Float64[np.ndarray, "n 2"]], judge: str, rows: n
     found = []
     for row in tested[np.argsort(-errors[judge][tested, 0], kind="stable")][:most].tolist():
         by_loss = {loss: float(table[row, 0]) for loss, table in errors.items() if not np.isnan(table[row, 0])}
-        found.append(HardCase(row, *errors[judge][row].tolist(), by_loss))
+        wrong, misjudged = errors[judge][row].tolist()
+        found.append(HardCase(row, wrong, misjudged, by_loss))
     return found
