@@ -17,7 +17,7 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from rightloss import Prevalence
-from rightloss.card.figures import at_threshold, mean_over_observed
+from rightloss.card.numbers import at_threshold, mean_over_observed
 from rightloss.metrics.one_vs_rest import scores
 from rightloss.metrics.predictive_values import figures_at, operating_point
 

@@ -13,7 +13,6 @@ from scipy.special import log_expit, log_softmax
 from rightloss.study.toy.population import TwoGaussians
 
 PHI = NormalDist().cdf
-SEEDS = range(5)
 
 
 def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -30,16 +29,6 @@ def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> t
 def of_odds(odds: np.ndarray) -> np.ndarray:
     """Log-probabilities of two classes, from the log-odds of class 1."""
     return log_expit(np.stack([-odds, odds], 1))
-
-
-def voted(n: int, k: int, trees: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities of a forest: shares of its trees, with many ties, zeros and ones."""
-    rng = stream(seed)
-    labels = rng.choice(k, n)
-    chances = np.full((n, k), 0.3 / (k - 1))
-    chances[np.arange(n), labels] = 0.7
-    with np.errstate(divide="ignore"):
-        return np.log(np.stack([rng.multinomial(trees, chance) for chance in chances]) / trees), labels
 
 
 def weights(labels: np.ndarray, pi: np.ndarray) -> np.ndarray:

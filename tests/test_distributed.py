@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,13 @@ import torch
 from torch import nn
 from two_ranks import loss_of, make_criterion
 
-CASES = (
-    [
-        f"{marginal}-{'paper' if paper else 'sampled'}-{'fused' if fused else 'composed'}"
-        for marginal, paper, fused in product(["batch", "classwise", "running"], [False, True], [True, False])
-    ]
-    + ["regression-sampled-composed", "batch-paper-mixed"]
-    + [f"{marginal}-sampled-{path}-ignored" for marginal in ("batch", "classwise", "running") for path in ("fused", "composed")]
-    + [f"{marginal}-sampled-fused-unlabelled" for marginal in ("batch", "classwise", "running")]
-    + ["running-paper-fused-unlabelled", "running-sampled-fused-weighted", "running-sampled-fused-unknown"]
-    + ["running-sampled-fused-ignored-unlabelled"]
-    + [f"{marginal}-sampled-composed-findings" for marginal in ("batch", "running")]
-)
+CASES = [
+    *(f"{marginal}-{rest}" for marginal in ("batch", "classwise", "running") for rest in ("sampled-fused", "paper-composed")),
+    *("regression-sampled-composed", "batch-paper-mixed", "classwise-sampled-fused-ignored", "running-paper-composed-ignored"),
+    *("batch-sampled-fused-unlabelled", "classwise-sampled-fused-unlabelled", "running-sampled-fused-ignored-unlabelled"),
+    *("running-paper-fused-unlabelled", "running-sampled-fused-weighted", "running-sampled-fused-unknown"),
+    *("batch-sampled-composed-findings", "running-sampled-composed-findings"),
+]
 
 
 def make_case(name: str) -> dict[str, Any]:

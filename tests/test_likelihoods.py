@@ -1,25 +1,15 @@
-"""Likelihoods: the table against plain formulas in many digits, their kinship, where they start, densities, bad input."""
+"""Likelihoods: the table against plain formulas in many digits, their kinship, the intercept, densities, bad input."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
-from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 import torch
-from members import (
-    LEVELS,
-    LIKELIHOODS,
-    ClassLikelihood,
-    assert_refused,
-    each_likelihood,
-    generator,
-    population,
-    random_outputs,
-)
+from members import LEVELS, ClassLikelihood, assert_refused, each_kind, each_likelihood, generator, population, random_outputs
 from torch import Tensor, nn
 from torch.distributions import Cauchy, Distribution, Independent, Laplace, MultivariateNormal, Normal, Poisson, StudentT
 from torch.func import functional_call, vmap
@@ -34,9 +24,11 @@ from rightloss.likelihoods import (
     Likelihood,
     OnionPeeling,
     StickBreaking,
+    match_prevalence,
     start_at_prevalence,
 )
 from rightloss.prevalence import ContinuousPrevalence, Prevalence
+from rightloss.tensors import tensor_of
 
 Make = Callable[[], ClassLikelihood]
 Member = TypeVar("Member", bound=ClassLikelihood)
@@ -140,92 +132,40 @@ class Table(nn.Module):
 
 class TestTable:
     @each_likelihood
-    def test_it_keeps_the_contract(self, make: Make, k: int) -> None:
-        likelihood = make()
+    def test_it_is_the_plain_formula_a_row_that_sums_to_1_for_each_example(self, make: Make, k: int) -> None:
+        likelihood = moved(make())
         assert isinstance(likelihood, Likelihood)
-        assert likelihood.over_classes
-        assert likelihood.num_classes == k
-        assert likelihood.table(random_outputs(likelihood, 7)).shape == (7, k)
-        assert likelihood.table(random_outputs(likelihood, 0)).shape == (0, k)
-
-    @pytest.mark.parametrize(
-        ("likelihood", "expected"),
-        [
-            (Categorical(), None),
-            (Categorical(4), 4),
-            (Bernoulli(), 1),
-            *((OnionPeeling(levels), levels - 1) for levels in LEVELS),
-            *((StickBreaking(levels), levels - 1) for levels in LEVELS),
-            *((CumulativeLogit(levels), 1) for levels in LEVELS),
-            (Gaussian(), 1),
-            (Gaussian(3), 3),
-            (FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2), 2),
-        ],
-        ids=str,
-    )
-    def test_it_says_how_many_outputs_it_takes(self, likelihood: Likelihood, expected: int | None) -> None:
-        assert likelihood.num_outputs == expected
-
-    @each_likelihood
-    @pytest.mark.parametrize("scale", [0.1, 2.0, 30.0])
-    def test_rows_sum_to_1(self, make: Make, k: int, scale: float) -> None:
-        likelihood = moved(make())
-        total = likelihood.table(random_outputs(likelihood, 50, scale)).exp().sum(1)
-        assert_close(total, torch.ones(50, dtype=torch.float64), rtol=1e-12, atol=0)
-
-    @each_likelihood
-    def test_it_is_the_plain_formula(self, make: Make, k: int) -> None:
-        likelihood = moved(make())
+        assert (likelihood.over_classes, likelihood.num_classes) == (True, k)
         outputs = random_outputs(likelihood, 20)
-        assert_close(likelihood.table(outputs), exact_table(likelihood, outputs), rtol=1e-12, atol=1e-14)
+        table = likelihood.table(outputs)
+        assert_close(table, exact_table(likelihood, outputs), rtol=1e-12, atol=1e-14)
+        total = likelihood.table(15 * outputs).exp().sum(1)
+        assert_close(total, torch.ones(20, dtype=torch.float64), rtol=1e-12, atol=0)
+        assert likelihood.table(outputs[:0]).shape == (0, k)
+        support = [k - 1, 0, k - 1, k // 2]
+        assert torch.equal(likelihood.table(outputs, torch.tensor(support)), table[:, support])
+        batches = outputs.reshape(4, 5, -1)
+        assert_close(vmap(likelihood.table)(batches).flatten(0, 1), table, rtol=1e-13, atol=0)
 
     # Absolute errors in log p are relative ones in p: a few roundings.
     @each_likelihood
-    @pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float32, 1e-6, 1e-6), (torch.float64, 1e-12, 1e-14)])
-    def test_it_is_exact_at_outputs_of_ten_thousand(
-        self, make: Make, k: int, dtype: torch.dtype, rtol: float, atol: float
-    ) -> None:
-        likelihood = make().to(dtype)
-        outputs = extreme_outputs(likelihood, dtype)
-        table = likelihood.table(outputs)
-        assert table.dtype == dtype
-        assert_close(table.double(), exact_table(likelihood, outputs), rtol=rtol, atol=atol)
-        assert_close(table.logsumexp(1), torch.zeros(len(outputs), dtype=dtype), rtol=0, atol=atol)
+    def test_it_is_exact_and_its_gradients_finite_at_outputs_of_ten_thousand(self, make: Make, k: int) -> None:
+        for dtype, rtol, atol in ((torch.float32, 1e-6, 1e-6), (torch.float64, 1e-12, 1e-14)):
+            likelihood = make().to(dtype)
+            outputs = extreme_outputs(likelihood, dtype).requires_grad_()
+            table = likelihood.table(outputs)
+            assert table.dtype == dtype
+            assert_close(table.detach().double(), exact_table(likelihood, outputs.detach()), rtol=rtol, atol=atol)
+            for column in table.T:
+                for gradient in torch.autograd.grad(column.sum(), [outputs, *likelihood.parameters()], retain_graph=True):
+                    assert bool(gradient.isfinite().all())
 
     @each_likelihood
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_its_gradients_are_finite_at_outputs_of_ten_thousand(self, make: Make, k: int, dtype: torch.dtype) -> None:
-        likelihood = make().to(dtype)
-        outputs = extreme_outputs(likelihood, dtype).requires_grad_()
-        table = likelihood.table(outputs)
-        for column in range(k):
-            for gradient in torch.autograd.grad(table[:, column].sum(), [outputs, *likelihood.parameters()], retain_graph=True):
-                assert bool(gradient.isfinite().all())
-
-    @each_likelihood
-    def test_a_support_selects_its_columns(self, make: Make, k: int) -> None:
-        likelihood = make()
-        outputs = random_outputs(likelihood, 6)
-        table, support = likelihood.table(outputs), [k - 1, 0, k - 1, k // 2]
-        found = likelihood.table(outputs, torch.tensor(support))
-        assert_close(found, torch.stack([table[:, label] for label in support], dim=1), rtol=0, atol=0)
-
-    @each_likelihood
-    def test_its_gradient_is_right(self, make: Make, k: int) -> None:
+    def test_its_gradient_is_right_by_its_own_parameters_too(self, make: Make, k: int) -> None:
         check_gradient(Table(moved(make())), random_outputs(make(), 4).requires_grad_())
 
-    @each_likelihood
-    def test_vmap_over_outputs_is_a_loop(self, make: Make, k: int) -> None:
-        likelihood = moved(make())
-        batches = random_outputs(likelihood, 15).reshape(3, 5, -1)
-        assert_close(
-            vmap(likelihood.table)(batches), torch.stack([likelihood.table(each) for each in batches]), rtol=1e-14, atol=0
-        )
-
-    @pytest.mark.parametrize(("name", "make"), [(name, make) for name, make, _ in LIKELIHOODS if list(make().parameters())])
-    def test_vmap_over_its_own_parameters_is_a_loop(self, name: str, make: Make) -> None:
-        table = Table(moved(make()))
-        outputs = random_outputs(make(), 5)
+    def test_vmap_over_its_own_parameters_is_a_loop(self) -> None:
+        table, outputs = Table(moved(CumulativeLogit(4))), random_outputs(CumulativeLogit(4), 5)
         weights = {
             name: each + torch.randn(3, *each.shape, dtype=torch.float64, generator=generator())
             for name, each in table.named_parameters()
@@ -248,28 +188,24 @@ def check_gradient(table: Table, outputs: Tensor) -> None:
 class TestKinship:
     Z = torch.linspace(-50, 50, 101, dtype=torch.float64)[:, None]
 
-    def test_bernoulli_is_two_logits_of_which_the_first_is_0(self) -> None:
-        two = Categorical().table(torch.cat([torch.zeros_like(self.Z), self.Z], dim=1))
+    def test_with_two_levels_all_are_bernoulli_which_is_two_logits_of_which_the_first_is_0(self) -> None:
+        two, one = Categorical().table(torch.cat([torch.zeros_like(self.Z), self.Z], dim=1)), Bernoulli().table(self.Z)
         # log_softmax has log(1 + e^−z) where logsigmoid has log1p(e^−z): one rounding of a number near 1.
-        assert_close(Bernoulli().table(self.Z), two, rtol=1e-15, atol=3e-16)
+        assert_close(one, two, rtol=1e-15, atol=3e-16)
+        assert torch.equal(OnionPeeling(2).table(self.Z), one)
+        assert torch.equal(StickBreaking(2).table(-self.Z), one)
+        shifted = CumulativeLogit(2).double()
+        nn.init.constant_(shifted.first, -1.25)
+        assert shifted.cutpoints.tolist() == [-1.25]
+        assert torch.equal(shifted.table(self.Z - 1.25), one)
 
-    def test_onion_peeling_of_two_levels_is_bernoulli(self) -> None:
-        assert_close(OnionPeeling(2).table(self.Z), Bernoulli().table(self.Z), rtol=0, atol=0)
-
-    def test_stick_breaking_of_two_levels_is_bernoulli_with_the_sign_flipped(self) -> None:
-        assert_close(StickBreaking(2).table(self.Z), Bernoulli().table(-self.Z), rtol=0, atol=0)
-
-    @pytest.mark.parametrize("cutpoint", [0.0, -1.25, 7.5])
-    def test_cumulative_logit_of_two_levels_is_bernoulli_shifted_by_its_cutpoint(self, cutpoint: float) -> None:
-        likelihood = CumulativeLogit(2).double()
-        nn.init.constant_(likelihood.first, cutpoint)
-        assert likelihood.cutpoints.tolist() == [cutpoint]
-        assert_close(likelihood.table(self.Z), Bernoulli().table(self.Z - cutpoint), rtol=0, atol=0)
-
-    def test_categorical_without_a_number_takes_any(self) -> None:
-        for k in (2, 3, 5):
-            outputs = random_outputs(Categorical(k), 4)
-            assert_close(Categorical().table(outputs), Categorical(k).table(outputs), rtol=0, atol=0)
+    def test_each_says_how_many_outputs_it_takes_and_categorical_without_a_number_takes_any(self) -> None:
+        laplace = FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2)
+        members: list[Likelihood] = [Categorical(), Categorical(4), Bernoulli(), OnionPeeling(5), StickBreaking(5)]
+        members += [CumulativeLogit(5), Gaussian(), Gaussian(3), laplace]
+        assert [each.num_outputs for each in members] == [None, 4, 1, 4, 4, 1, 1, 3, 2]
+        outputs = random_outputs(Categorical(5), 4)
+        assert torch.equal(Categorical().table(outputs), Categorical(5).table(outputs))
 
     @pytest.mark.parametrize("levels", LEVELS)
     def test_onion_peeling_read_backwards_swaps_the_outputs_of_each_pair(self, levels: int) -> None:
@@ -282,34 +218,17 @@ class TestKinship:
             swapped[:, -1] = -outputs[:, -1]
         assert_close(likelihood.table(swapped), likelihood.table(outputs).flip(1), rtol=1e-14, atol=1e-15)
 
-
-class TestCumulativeLogit:
     @pytest.mark.parametrize("levels", LEVELS)
-    def test_a_larger_output_means_higher_levels(self, levels: int) -> None:
+    def test_a_larger_cumulative_logit_means_higher_levels_with_one_half_at_each_cutpoint(self, levels: int) -> None:
         likelihood = moved(CumulativeLogit(levels))
         outputs = torch.linspace(-8, 8, 100, dtype=torch.float64)[:, None]
         up_to = likelihood.table(outputs).exp().cumsum(1)[:, :-1]
         assert bool((up_to.diff(dim=0) < 0).all())
-
-    @pytest.mark.parametrize("levels", LEVELS)
-    def test_the_probability_up_to_a_level_is_one_half_at_its_cutpoint(self, levels: int) -> None:
-        likelihood = moved(CumulativeLogit(levels))
-        up_to = likelihood.table(likelihood.cutpoints[:, None]).exp().cumsum(1)[:, :-1]
-        assert_close(up_to.diagonal(), torch.full((levels - 1,), 0.5, dtype=torch.float64), rtol=1e-13, atol=0)
-
-    @pytest.mark.parametrize("levels", LEVELS)
-    def test_cutpoints_increase_whatever_the_parameters(self, levels: int) -> None:
-        likelihood = CumulativeLogit(levels).double()
-        for seed in range(10):
-            for parameter in likelihood.parameters():
-                nn.init.normal_(parameter, std=3.0, generator=generator(seed))
-            assert likelihood.cutpoints.shape == (levels - 1,)
-            assert bool((likelihood.cutpoints.diff() > 0).all())
-
-    @pytest.mark.parametrize("levels", LEVELS)
-    def test_all_levels_are_equally_likely_at_0_in_a_new_one(self, levels: int) -> None:
-        found = CumulativeLogit(levels).table(torch.zeros(1, 1)).exp()
-        assert_close(found, torch.full((1, levels), 1 / levels), rtol=1e-6, atol=0)
+        assert bool((likelihood.cutpoints.diff() > 0).all())
+        at = likelihood.table(likelihood.cutpoints[:, None]).exp().cumsum(1)[:, :-1]
+        assert_close(at.diagonal(), torch.full((levels - 1,), 0.5, dtype=torch.float64), rtol=1e-13, atol=0)
+        new = CumulativeLogit(levels).table(torch.zeros(1, 1)).exp()
+        assert_close(new, torch.full((1, levels), 1 / levels), rtol=1e-6, atol=0)
 
 
 def populations(k: int) -> list[Tensor]:
@@ -336,55 +255,44 @@ def predicted(likelihood: ClassLikelihood, prevalence: Prevalence, dtype: torch.
 
 class TestStart:
     # A float32 logit of 1e-9, −20.7, is rounded by up to 1e-6, which is the relative error of the rare class;
-    # up to seven such numbers are added.
+    # up to six such numbers are added.
     @each_likelihood
-    @pytest.mark.parametrize(("dtype", "atol", "rtol"), [(torch.float32, 1e-6, 7e-6), (torch.float64, 1e-12, 1e-12)])
-    def test_the_first_prediction_is_the_population(
-        self, make: Make, k: int, dtype: torch.dtype, atol: float, rtol: float
-    ) -> None:
-        for pi in populations(k):
-            found = predicted(make(), Prevalence(pi, sampling=population(k, 50)), dtype).double()
-            assert_close(found, pi.expand(4, k), rtol=0, atol=atol)
-            assert_close(found, pi.expand(4, k), rtol=rtol, atol=0)
-
-    @each_likelihood
-    def test_an_uncertain_population_starts_at_its_mean(self, make: Make, k: int) -> None:
+    def test_the_first_prediction_is_the_population_or_its_mean_if_it_is_uncertain(self, make: Make, k: int) -> None:
+        for dtype, atol, rtol in ((torch.float32, 1e-6, 7e-6), (torch.float64, 1e-12, 1e-12)):
+            for pi in populations(k):
+                found = predicted(make(), Prevalence(pi, sampling=population(k, 50)), dtype).double()
+                assert_close(found, pi.expand(4, k), rtol=0, atol=atol)
+                assert_close(found, pi.expand(4, k), rtol=rtol, atol=0)
         alpha = 10 * population(k, 3)
         found = predicted(make(), Prevalence.dirichlet(alpha), torch.float64)
         assert_close(found, (alpha / alpha.sum()).expand(4, k), rtol=1e-12, atol=0)
 
-    def test_the_default_is_categorical(self) -> None:
-        pi = population(3)
-        layer = nn.Linear(2, 3, dtype=torch.float64)
+    def test_only_the_bias_moves_and_it_can_still_learn(self) -> None:
+        layer, pi = nn.Linear(2, 3, dtype=torch.float64), population(3)
+        weight, bias = layer.weight.clone(), layer.bias
         start_at_prevalence(layer, Prevalence(pi))
         assert_close(layer.bias.softmax(0), pi, rtol=1e-14, atol=0)
-
-    def test_only_the_bias_moves_and_it_can_still_learn(self) -> None:
-        layer = nn.Linear(2, 3)
-        weight, bias = layer.weight.clone(), layer.bias
-        start_at_prevalence(layer, Prevalence(population(3)))
-        assert_close(layer.weight, weight, rtol=0, atol=0)
+        assert torch.equal(layer.weight, weight)
         assert layer.bias is bias
-        assert bias.requires_grad
-        assert bias.is_leaf
+        assert (bias.requires_grad, bias.is_leaf) == (True, True)
 
-    @pytest.mark.parametrize(("likelihood", "k"), [(Categorical(3), 3), (Bernoulli(), 2), (OnionPeeling(4), 4)])
-    def test_every_pixel_of_a_convolution_starts_at_the_population(self, likelihood: ClassLikelihood, k: int) -> None:
-        assert likelihood.num_outputs is not None
-        pi = population(k)
-        layer = nn.Conv2d(2, likelihood.num_outputs, 3, padding=1, dtype=torch.float64)
+    def test_every_pixel_of_a_convolution_starts_at_the_population(self) -> None:
+        pi, likelihood, layer = population(4), OnionPeeling(4), nn.Conv2d(2, 3, 3, padding=1, dtype=torch.float64)
         nn.init.zeros_(layer.weight)
         start_at_prevalence(layer, Prevalence(pi), likelihood)
         outputs = layer(torch.randn(2, 2, 4, 5, dtype=torch.float64, generator=generator()))
         found = likelihood.table(outputs.movedim(1, -1).flatten(0, -2)).exp()
-        assert_close(found, pi.expand(40, k), rtol=1e-12, atol=0)
+        assert_close(found, pi.expand(40, 4), rtol=1e-12, atol=0)
 
-    @pytest.mark.parametrize("density", [Normal(-3.0, 0.25), Laplace(2.0, 3.0), StudentT(5.0, 1.0, 2.0)], ids=str)
-    def test_a_gaussian_starts_at_the_mean_and_spread_of_the_population(self, density: Distribution) -> None:
-        likelihood, layer = Gaussian(), nn.Linear(2, 1)
-        start_at_prevalence(layer, ContinuousPrevalence(density), likelihood)
-        assert math.isclose(layer.bias.item(), float(density.mean), rel_tol=1e-6)
-        assert math.isclose(likelihood.log_scale.exp().item(), float(density.stddev), rel_tol=1e-6)
+    @pytest.mark.parametrize("density", [Normal(-3.0, 0.25), StudentT(5.0, 1.0, 2.0)], ids=str)
+    def test_a_gaussian_starts_at_the_mean_and_spread_of_the_population_unless_its_scale_is_fixed(
+        self, density: Distribution
+    ) -> None:
+        for likelihood, scale in ((Gaussian(), float(density.stddev)), (Gaussian(scale=0.5, learn_scale=False), 0.5)):
+            layer = nn.Linear(2, 1)
+            start_at_prevalence(layer, ContinuousPrevalence(density), likelihood)
+            assert math.isclose(layer.bias.item(), float(density.mean), rel_tol=1e-6)
+            assert math.isclose(likelihood.log_scale.exp().item(), scale, rel_tol=1e-6)
 
     def test_a_gaussian_of_many_dimensions_starts_at_their_means_and_root_mean_square_spread(self) -> None:
         likelihood, layer = Gaussian(2), nn.Linear(2, 2)
@@ -392,12 +300,6 @@ class TestStart:
         start_at_prevalence(layer, ContinuousPrevalence(density), likelihood)
         assert_close(layer.bias, torch.tensor([1.0, -2.0]), rtol=1e-6, atol=0)
         assert math.isclose(likelihood.log_scale.exp().item(), math.sqrt((9 + 16) / 2), rel_tol=1e-6)
-
-    def test_a_fixed_scale_stays(self) -> None:
-        likelihood, layer = Gaussian(scale=0.5, learn_scale=False), nn.Linear(2, 1)
-        start_at_prevalence(layer, ContinuousPrevalence(Normal(1.0, 3.0)), likelihood)
-        assert layer.bias.item() == 1
-        assert math.isclose(likelihood.log_scale.exp().item(), 0.5, rel_tol=1e-6)
 
     def test_another_density_starts_where_it_is_told(self) -> None:
         likelihood = FromDistribution(
@@ -409,11 +311,71 @@ class TestStart:
         assert_close(likelihood.table(layer.bias[None], y)[0], density.log_prob(y), rtol=1e-6, atol=0)
 
 
+class TestMatch:
+    @pytest.mark.long
+    @each_kind
+    def test_the_mean_prediction_over_unlabelled_rows_becomes_the_population(self, make: Make, k: int) -> None:
+        for seed in range(3):
+            likelihood, prevalence = make().double(), Prevalence(population(k, seed))
+            layer = nn.Linear(4, likelihood.num_outputs or k, dtype=torch.float64)
+            x = 3 * torch.randn(200, 4, dtype=torch.float64, generator=generator(seed))
+            weight = layer.weight.detach().clone()
+            match_prevalence(layer, layer(x), prevalence, likelihood)
+            found = likelihood.table(layer(x)).exp().mean(0)
+            assert_close(found, tensor_of(prevalence.population), rtol=1e-8, atol=0)
+            assert torch.equal(layer.weight, weight)
+
+    def test_a_billionth_and_dense_outputs_and_float32_cutpoints_are_matched(self) -> None:
+        prevalence, layer = Prevalence.binary(1e-9), nn.Conv2d(2, 2, 1, dtype=torch.float64)
+        x = 5 * torch.randn(3, 2, 4, 5, dtype=torch.float64, generator=generator())
+        match_prevalence(layer, layer(x), prevalence)
+        assert layer(x).softmax(1)[:, 1].mean().item() == pytest.approx(1e-9, rel=1e-8)
+        narrow, ordinal, rates = nn.Linear(2, 1), CumulativeLogit(4), population(4)
+        x = torch.randn(300, 2, generator=generator(2))
+        match_prevalence(narrow, narrow(x), Prevalence(rates), ordinal)
+        assert_close(ordinal.table(narrow(x)).exp().mean(0).double(), rates, rtol=1e-5, atol=0)
+
+    def test_it_agrees_with_bisection_of_the_log_odds(self) -> None:
+        layer, x = nn.Linear(3, 1, dtype=torch.float64), torch.randn(500, 3, dtype=torch.float64, generator=generator(1))
+        z = 2 * layer(x).detach()
+        low, high = -30.0, 30.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if float((z + middle).sigmoid().mean()) < 0.03 else (low, middle)
+        before = layer.bias.detach().clone()
+        match_prevalence(layer, z, Prevalence.binary(0.03), Bernoulli())
+        assert float(layer.bias.detach() - before) == pytest.approx(low, rel=0, abs=1e-8)
+
+    @pytest.mark.parametrize(
+        ("outputs", "message"),
+        [
+            (torch.zeros(0, 2), r"\(n, 2\).* but got \(0, 2\)"),
+            (torch.full((4, 2), torch.nan), "not finite"),
+            (torch.zeros(4, 2, dtype=torch.long), "torch.int64"),
+            (torch.tensor([[1e5, 0.0], [-1e5, 0.0]]), "logits are not extreme"),
+        ],
+    )
+    def test_outputs_that_cannot_be_matched_are_refused_and_nothing_moves(self, outputs: Tensor, message: str) -> None:
+        layer = nn.Linear(3, 2)
+        before = layer.bias.detach().clone()
+        with pytest.raises(ValueError, match=message):
+            match_prevalence(layer, outputs, Prevalence.binary(0.01))
+        assert torch.equal(layer.bias, before)
+
+    def test_cutpoints_of_a_likelihood_that_cannot_be_matched_stay(self) -> None:
+        likelihood, layer = CumulativeLogit(3), nn.Linear(3, 1)
+        before = likelihood.cutpoints.detach().clone()
+        with pytest.raises(ValueError, match="known prevalence"):
+            match_prevalence(layer, torch.zeros(4, 1), Prevalence.unknown(3), likelihood)
+        with pytest.raises(ValueError, match="logits are not extreme"):
+            match_prevalence(layer, torch.tensor([[1e5], [-1e5]]), Prevalence([0.9, 0.09, 0.01]), likelihood)
+        assert torch.equal(likelihood.cutpoints, before)
+
+
 # A density's outputs, as (name, build, number of outputs, values of y); one of another type for y in several dimensions.
 DENSITIES: list[tuple[str, Callable[[Tensor], Distribution], int, Tensor]] = [
     ("Laplace", lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2, torch.linspace(-3, 3, 7, dtype=torch.float64)),
     ("Poisson", lambda z: Poisson(z[:, 0].exp()), 1, torch.tensor([0, 1, 2, 5, 9], dtype=torch.float64)),
-    ("StudentT", lambda z: StudentT(3.0, z[:, 0], z[:, 1].exp()), 2, torch.linspace(-3, 3, 7, dtype=torch.float64)),
     ("vectors", lambda z: Independent(Normal(z, 2.0), 1), 3, torch.randn(6, 3, dtype=torch.float64, generator=generator(8))),
 ]
 
@@ -425,15 +387,16 @@ class TestDensities:
     def test_any_distribution_is_its_own_log_prob_of_each_y_at_each_x(
         self, build: Callable[[Tensor], Distribution], d: int, y: Tensor
     ) -> None:
-        outputs = self.OUTPUTS[:, :d]
-        found = FromDistribution(build, d).table(outputs, y)
+        outputs, likelihood = self.OUTPUTS[:, :d], FromDistribution(build, d)
+        found = likelihood.table(outputs, y)
         loop = torch.tensor(
             [[build(z[None]).log_prob(value[None]).item() for value in y] for z in outputs], dtype=torch.float64
         )
         assert_close(found, loop, rtol=1e-13, atol=0)
+        assert_close(vmap(lambda z: likelihood.table(z, y))(outputs[:, None])[:, 0], found, rtol=1e-13, atol=0)
 
-    @pytest.mark.parametrize("scale", [0.1, 1.0, 25.0])
-    def test_gaussian_is_the_normal_density(self, scale: float) -> None:
+    @pytest.mark.parametrize("scale", [0.1, 25.0])
+    def test_gaussian_is_the_normal_density_in_one_dimension_and_in_several(self, scale: float) -> None:
         outputs, y = self.OUTPUTS[:, :1], torch.linspace(-3, 3, 7, dtype=torch.float64)
         likelihood = Gaussian(scale=scale).double()
         sigma = likelihood.log_scale.exp().detach()
@@ -441,28 +404,15 @@ class TestDensities:
         loop = torch.stack([Normal(z, sigma).log_prob(y) for z in outputs])
         assert_close(likelihood.table(outputs, y), loop, rtol=1e-13, atol=0)
         assert_close(likelihood.table(outputs, y[:, None]), loop, rtol=1e-13, atol=0)
-
-    def test_gaussian_of_many_dimensions_is_the_multivariate_normal_density(self) -> None:
         y = torch.randn(6, 3, dtype=torch.float64, generator=generator(8))
-        likelihood = Gaussian(3, scale=0.5).double()
-        covariance = torch.eye(3, dtype=torch.float64) * likelihood.log_scale.exp().item() ** 2
+        covariance = torch.eye(3, dtype=torch.float64) * sigma**2
         loop = torch.stack([MultivariateNormal(z, covariance).log_prob(y) for z in self.OUTPUTS])
-        assert_close(likelihood.table(self.OUTPUTS, y), loop, rtol=1e-12, atol=0)
+        assert_close(Gaussian(3, scale=scale).double().table(self.OUTPUTS, y), loop, rtol=1e-12, atol=0)
 
     @pytest.mark.parametrize("d", [1, 3])
     def test_the_gradient_of_a_gaussian_is_right(self, d: int) -> None:
         y = torch.randn(5, d, dtype=torch.float64, generator=generator(8))
         check_gradient(Table(Gaussian(d, scale=0.7).double(), y), self.OUTPUTS[:, :d].clone().requires_grad_())
-
-    @pytest.mark.parametrize("likelihood", [Gaussian(), FromDistribution(lambda z: Laplace(z[:, 0], 1.0), 1)])
-    def test_vmap_over_outputs_is_a_loop(self, likelihood: Gaussian | FromDistribution) -> None:
-        y, batches = torch.linspace(-1, 1, 3), torch.randn(2, 4, 1, generator=generator())
-        found = vmap(lambda z: likelihood.table(z, y))(batches)
-        assert_close(found, torch.stack([likelihood.table(z, y) for z in batches]), rtol=1e-6, atol=0)
-
-    def test_a_fixed_scale_does_not_learn(self) -> None:
-        assert Gaussian().log_scale.requires_grad
-        assert not Gaussian(learn_scale=False).log_scale.requires_grad
 
 
 class Flat:
@@ -480,79 +430,39 @@ def laplace(z: Tensor) -> Distribution:
     return Laplace(z[:, 0], 1.0)
 
 
+def start(outputs: int, prevalence: Any, likelihood: Any = None) -> Callable[[], None]:
+    return lambda: start_at_prevalence(nn.Linear(3, outputs), prevalence, likelihood)
+
+
 TWO, THREE, NORMAL = Prevalence.binary(0.1), Prevalence([0.5, 0.25, 0.25]), ContinuousPrevalence(Normal(0.0, 1.0))
+ONE = FromDistribution(laplace, 1)
+COLUMN = FromDistribution(lambda z: Laplace(z, 1.0), 1)
 
 # (what was done, words of the message).
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    # levels
-    "one level of an onion": (lambda: OnionPeeling(1), "OnionPeeling .*at least 2 levels.* but got 1: "),
-    "one level of a stick": (lambda: StickBreaking(1), "StickBreaking .*at least 2 levels.* but got 1: "),
-    "one cumulative level": (lambda: CumulativeLogit(1), "CumulativeLogit .*at least 2 levels.* but got 1: "),
-    "no levels": (lambda: OnionPeeling(0), "at least 2 levels.* but got 0: "),
+    "one level": (lambda: OnionPeeling(1), "OnionPeeling .*at least 2 levels.* but got 1: "),
     "half a level": (lambda: StickBreaking(2.5), "a whole number, but got 2.5: "),  # type: ignore[arg-type]
-    # outputs
     "one output of Categorical": (lambda: Categorical().table(zeros(4, 1)), r"\(n, 2\).* but got \(4, 1\): "),
     "one dimension": (lambda: Categorical().table(zeros(4)), r"but got \(4,\): "),
-    "no dimension": (lambda: Categorical().table(torch.tensor(1.0)), r"but got \(\): "),
     "dense outputs": (lambda: Categorical().table(zeros(4, 3, 8, 8)), r"but got \(4, 3, 8, 8\): "),
-    "outputs of another likelihood": (
-        lambda: OnionPeeling(5).table(zeros(4, 5)),
-        r"\(n, 4\) for OnionPeeling\(5\), but got \(4, 5\): give the last layer 4",
-    ),
+    "outputs of another likelihood": (lambda: OnionPeeling(5).table(zeros(4, 5)), r"\(n, 4\) for OnionPeeling\(5\), .*layer 4"),
     "outputs of a Gaussian": (lambda: Gaussian(2).table(zeros(4, 1), zeros(4)), r"\(n, 2\) for Gaussian, but got \(4, 1\)"),
-    "outputs of a density": (lambda: FromDistribution(laplace, 1).table(zeros(4, 2), zeros(4)), r"\(n, 1\).*\(4, 2\)"),
-    # support
+    "outputs of a density": (lambda: ONE.table(zeros(4, 2), zeros(4)), r"\(n, 1\).*\(4, 2\)"),
     "values for classes": (lambda: Categorical().table(zeros(4, 2), zeros(3)), "class numbers, but got torch.float32: "),
-    "no values for a Gaussian": (lambda: Gaussian().table(zeros(4, 1)), "a support, but got None: .*values of y"),
-    "no values for a density": (lambda: FromDistribution(laplace, 1).table(zeros(4, 1)), "a support, but got None"),
+    "no values": (lambda: ONE.table(zeros(4, 1)), "a support, but got None: .*values of y"),
     "vectors for a number": (lambda: Gaussian().table(zeros(4, 1), zeros(4, 2)), r"shape \(1,\) each, but got \(2,\): "),
-    "numbers for a vector": (lambda: Gaussian(2).table(zeros(4, 2), zeros(4)), r"shape \(2,\) each, but got \(\): "),
-    "vectors for a density of numbers": (
-        lambda: FromDistribution(laplace, 1).table(zeros(4, 1), zeros(4, 2)),
-        r"shape \(\) each, but got \(2,\): ",
-    ),
-    # densities
     "a scale of 0": (lambda: Gaussian(scale=0.0), "`scale` .*> 0, but got 0.0: "),
-    "a negative scale": (lambda: Gaussian(scale=-1.0), "`scale` .*> 0, but got -1.0: "),
-    "an infinite scale": (lambda: Gaussian(scale=float("inf")), "`scale` .*finite.* but got inf: "),
     "a scale of NaN": (lambda: Gaussian(scale=float("nan")), "`scale` .*finite.* but got nan: "),
-    "a column kept": (
-        lambda: FromDistribution(lambda z: Laplace(z, 1.0), 1).table(zeros(4, 1), zeros(4)),
-        r"batch shape \(4,\), but got \(4, 1\): index the outputs",
-    ),
-    "one density for all": (
-        lambda: FromDistribution(lambda z: Laplace(0.0, 1.0), 1).table(zeros(4, 1), zeros(4)),
-        r"batch shape \(4,\), but got \(\): ",
-    ),
-    # start
+    "a column kept": (lambda: COLUMN.table(zeros(4, 1), zeros(4)), r"batch shape \(4,\), but got \(4, 1\): index the outputs"),
     "no bias": (lambda: start_at_prevalence(nn.Linear(3, 2, bias=False), TWO), "a bias, but Linear has none: .*bias=True"),
-    "a layer that has no bias": (lambda: start_at_prevalence(nn.ReLU(), TWO), "a bias, but ReLU has none"),
     "a whole network": (lambda: start_at_prevalence(nn.Sequential(nn.Linear(3, 2)), TWO), "but Sequential has none"),
-    "a layer too small": (lambda: start_at_prevalence(nn.Linear(3, 2), THREE), r"3 output\(s\) .*but .*\(2,\): match"),
-    "a layer for another likelihood": (
-        lambda: start_at_prevalence(nn.Linear(3, 2), TWO, Bernoulli()),
-        r"1 output\(s\) for Bernoulli, but its bias has shape \(2,\): ",
-    ),
-    "no start": (
-        lambda: start_at_prevalence(nn.Linear(3, 1), NORMAL, FromDistribution(laplace, 1)),
-        "`start` to be given, but got None: FromDistribution",
-    ),
-    "classes for a Gaussian": (
-        lambda: start_at_prevalence(nn.Linear(3, 1), TWO, Gaussian()),
-        "ContinuousPrevalence.* but got Prevalence: ",
-    ),
-    "a density for classes": (
-        lambda: start_at_prevalence(nn.Linear(3, 2), NORMAL),
-        "Prevalence of classes for Categorical, but got ContinuousPrevalence: ",
-    ),
-    "a density torch does not know": (
-        lambda: start_at_prevalence(nn.Linear(3, 1), ContinuousPrevalence(Flat()), Gaussian()),
-        "with a torch distribution",
-    ),
-    "a population without a variance": (
-        lambda: start_at_prevalence(nn.Linear(3, 1), ContinuousPrevalence(Cauchy(0.0, 1.0)), Gaussian()),
-        "finite mean and variance .*but got Cauchy.*: set the bias by hand",
-    ),
+    "a layer too small": (start(2, THREE), r"3 output\(s\) .*but .*\(2,\): match"),
+    "a layer for another likelihood": (start(2, TWO, Bernoulli()), r"1 output\(s\) for Bernoulli, but .* \(2,\): "),
+    "no start": (start(1, NORMAL, ONE), "`start` to be given, but got None: FromDistribution"),
+    "classes for a Gaussian": (start(1, TWO, Gaussian()), "ContinuousPrevalence.* but got Prevalence: "),
+    "a density for classes": (start(2, NORMAL), "Prevalence of classes for Categorical, but got ContinuousPrevalence: "),
+    "a density torch does not know": (start(1, ContinuousPrevalence(Flat()), Gaussian()), "with a torch distribution"),
+    "no variance": (start(1, ContinuousPrevalence(Cauchy(0.0, 1.0)), Gaussian()), "finite mean and variance .*by hand"),
 }
 
 
@@ -561,18 +471,12 @@ class TestBadInput:
     def test_it_is_refused_with_what_came_and_what_to_do(self, what: str) -> None:
         assert_refused(*BAD[what])
 
-    @each_likelihood
-    def test_outputs_of_the_wrong_number_are_refused(self, make: Make, k: int) -> None:
-        likelihood = make()
+    @each_kind
+    def test_outputs_of_the_wrong_number_and_prevalences_of_other_classes_are_refused(self, make: Make, k: int) -> None:
+        likelihood, name = make(), type(make()).__name__
         right = likelihood.num_outputs
         assert right is not None
-        for shape in [(4, right + 1), (4, right - 1), (4,), (4, right, 1)]:
-            words = rf"\(n, {right}\) for {type(likelihood).__name__}.* but got "
-            assert_refused(partial(likelihood.table, torch.zeros(shape)), words)
-
-    @each_likelihood
-    def test_prevalences_of_other_classes_are_refused(self, make: Make, k: int) -> None:
-        for wrong in {2, k + 1} - {k}:
-            likelihood = make()
-            words = rf"a prevalence of {k} classes for {type(likelihood).__name__}.* but got {wrong}: "
-            assert_refused(partial(likelihood.starting_outputs, Prevalence(population(wrong))), words)
+        for shape in [(4, right + 1), (4, right - 1), (4, right, 1)]:
+            assert_refused(lambda: likelihood.table(zeros(*shape)), rf"\(n, {right}\) for {name}.* but got ")  # noqa: B023
+        words = rf"a prevalence of {k} classes for {name}.* but got {k + 1}: "
+        assert_refused(lambda: likelihood.starting_outputs(Prevalence(population(k + 1))), words)

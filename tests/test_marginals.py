@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from members import LIKELIHOODS, assert_mean_is, assert_refused, population
+from members import KINDS, assert_mean_is, assert_refused, population
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal
 
 import rightloss as rl
-from rightloss.marginals import Marginal, MinibatchEstimate, running, with_minibatch_gradient
+from rightloss.marginals import Marginal, MinibatchEstimate, minibatch, with_minibatch_gradient
 from rightloss.tensors import tensor_of
 
 MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
@@ -23,17 +23,23 @@ MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
     "pool": lambda model, pool: rl.PoolMarginal(model, pool),
     "auxiliary": lambda model, pool: rl.AuxiliaryMarginal(model),
 }
-# every likelihood with one marginal, and every marginal with two likelihoods
-COMPOSED: dict[str, tuple[Callable[[], Any], int, str]] = {
-    f"{name}, {marginal}": (factory, k, marginal)
-    for name, factory, k in LIKELIHOODS
-    for marginal in MARGINALS
-    if marginal == "running" or name in ("Categorical(3)", "OnionPeeling(4)")
+# Every kind of likelihood with one marginal, every marginal with one kind, and both references.
+COMPOSED: dict[str, tuple[Callable[[], Any], int, str, str]] = {
+    **{f"{name}, running": (factory, k, "running", "sampling") for name, factory, k in KINDS},
+    **{f"OnionPeeling(4), {marginal}": (lambda: rl.OnionPeeling(4), 4, marginal, "population") for marginal in MARGINALS},
 }
 DENSITIES: dict[str, Callable[[], Any]] = {
     "gaussian": lambda: rl.Gaussian(scale=0.8).double(),
     "laplace": lambda: rl.FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2),
 }
+
+
+def recorded(marginal: Any) -> list[Tensor]:
+    """Make the marginal record log q of each update."""
+    seen: list[Tensor] = []
+    update = marginal.update
+    marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore[func-returns-value]
+    return seen
 
 
 class Claim(torch.autograd.Function):
@@ -54,9 +60,7 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
 
     By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (ρ_k − κ r_k, β_n, log p_r at y).
     """
-    seen: list[Tensor] = []
-    update = criterion.marginal.update
-    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
+    seen = recorded(criterion.marginal)
     likelihood: Any = criterion.likelihood
     inputs = [z, *(p for p in likelihood.parameters() if p.requires_grad)]
     gradients = list(torch.autograd.grad(criterion(z, y), inputs))
@@ -71,9 +75,9 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reference", ["sampling", "population"])
-@pytest.mark.parametrize(("factory", "k", "marginal"), COMPOSED.values(), ids=list(COMPOSED))
-def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: int, marginal: str, reference: str) -> None:
+@pytest.mark.parametrize("case", COMPOSED)
+def test_gradcheck_passes_on_the_composed_path(case: str) -> None:
+    factory, k, marginal, reference = COMPOSED[case]
     torch.manual_seed(1)
     likelihood = factory().double()
     prevalence = rl.Prevalence(population(k, 1), population(k, 2), evidence=0.3)
@@ -97,9 +101,10 @@ def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: in
     gradcheck_given_q(criterion, z, y, weights)
 
 
-@pytest.mark.parametrize("marginal", ["batch", "pool"])
-@pytest.mark.parametrize("density", list(DENSITIES))
-@pytest.mark.parametrize("reference", ["sampling", "population"])
+@pytest.mark.parametrize(
+    ("density", "marginal", "reference"),
+    [("gaussian", "batch", "sampling"), ("gaussian", "pool", "population"), ("laplace", "batch", "population")],
+)
 def test_gradcheck_passes_for_densities(density: str, marginal: str, reference: str) -> None:
     torch.manual_seed(1)
     likelihood = DENSITIES[density]()
@@ -143,8 +148,7 @@ def test_logit_adjustment_in_regression_is_balanced_mse() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reference", ["sampling", "population"])
-def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: str) -> None:
+def test_the_gaussian_information_gain_undoes_label_based_sampling() -> None:
     torch.manual_seed(0)
     slope, noise, n = 1.0, 0.7, 200_000
     x = torch.randn(n, dtype=torch.float64)
@@ -158,7 +162,7 @@ def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: st
     prevalence = rl.ContinuousPrevalence(pi, wide)
     fits = {}
     criteria = {
-        "gain": rl.InformationGainLoss(prevalence, rl.Gaussian(), reference=pi if reference == "population" else None),
+        "gain": rl.InformationGainLoss(prevalence, rl.Gaussian(), reference=pi),
         "plain": rl.LogLikelihoodLoss(prevalence, rl.Gaussian()),
     }
     for name, criterion in criteria.items():
@@ -193,8 +197,8 @@ def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: T
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("k", [0, 2])
-def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q(k: int) -> None:
+def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q() -> None:
+    k = 2
     model, x, y, prevalence = small_problem()
     weights = tensor_of(prevalence.weights)[y]
     with torch.no_grad():
@@ -227,9 +231,7 @@ def test_the_batch_marginal_is_unbiased_in_probability_and_low_in_log() -> None:
 def test_the_classwise_marginal_sums_to_one() -> None:
     _, _, y, prevalence = small_problem()
     criterion = rl.InformationGainLoss(prevalence, marginal=rl.ClasswiseMarginal(), reference=prevalence.population)
-    seen: list[Tensor] = []
-    update = criterion.marginal.update
-    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
+    seen = recorded(criterion.marginal)
     criterion(torch.randn(40, 3, dtype=torch.float64), y[torch.randperm(600)[:40]])
     torch.testing.assert_close(seen[0].exp().sum(), torch.ones((), dtype=torch.float64))
 
@@ -238,34 +240,59 @@ def estimate(log_m: Tensor) -> MinibatchEstimate:
     return MinibatchEstimate(log_m, 10)
 
 
-def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start() -> None:
-    marginal = rl.RunningMarginal(decay=0.8)
+def running(decay: float = 0.9) -> rl.RunningMarginal:
+    marginal = rl.RunningMarginal(decay)
     marginal.prepare(2)
+    return marginal
+
+
+def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start() -> None:
+    marginal = running(0.8)
     values = [torch.tensor([0.9, 0.1]), torch.tensor([0.5, 0.5]), torch.tensor([1e-30, 1.0])]
     for t, m in enumerate(values, 1):
         q = marginal.update(estimate(m.double().log())).exp()
         weights = torch.tensor([0.8 ** (t - s) for s in range(1, t + 1)], dtype=torch.float64)
         expected = (weights[:, None] * torch.stack(values[:t]).double()).sum(0) / weights.sum()
         torch.testing.assert_close(q, expected, rtol=1e-12, atol=0)
+    far = running(0.5)
+    for _ in range(3):
+        log_q = far.update(estimate(torch.tensor([0.0, -1e4])))  # far below what a float can hold
+    torch.testing.assert_close(log_q, torch.tensor([0.0, -1e4]), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.9, 0.99, 0.999, 0.9999])
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.9999])
 def test_the_running_marginal_is_the_same_where_values_cannot_be_read(decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, unread = rl.RunningMarginal(decay), rl.RunningMarginal(decay)
-    for marginal in (read, unread):
-        marginal.prepare(2)
+    read, unread = running(decay), running(decay)
     for step in range(5):
         log_m = torch.tensor([-0.001, -16.0 - step])
-        with monkeypatch.context() as patch:
-            patch.setattr(running, "cannot_be_read", lambda tensor: True)
-            found = unread.update(estimate(log_m))
-        torch.testing.assert_close(found, read.update(estimate(log_m)), rtol=1e-5, atol=1e-6)
-    assert int(unread.steps) == 5
+        found = []
+        for marginal, hidden in ((read, False), (unread, True)):
+            with monkeypatch.context() as patch:
+                patch.setattr(minibatch, "cannot_be_read", lambda tensor, hidden=hidden: hidden)
+                marginal.update(estimate(torch.tensor([float("nan"), -1.0])))  # which changes nothing
+                found.append(marginal.update(estimate(log_m)))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    assert (int(read.steps), int(unread.steps)) == (5, 5)
+    unread.eval()
+    with monkeypatch.context() as patch:
+        patch.setattr(minibatch, "cannot_be_read", lambda tensor: True)
+        torch.testing.assert_close(unread.update(estimate(torch.tensor([-9.0, -0.1]))), found[1])
+
+
+def test_the_running_marginal_stands_still_in_eval_mode() -> None:
+    marginal = running().eval()
+    log_m, other = torch.tensor([-0.1, -2.3]), torch.tensor([-1.0, -0.5])
+    torch.testing.assert_close(marginal.update(estimate(other)), other)
+    marginal.train().update(estimate(log_m))
+    marginal.eval()
+    torch.testing.assert_close(marginal.update(estimate(other)), log_m)
+    marginal.reset()
+    torch.testing.assert_close(marginal.update(estimate(other)), other)
 
 
 @pytest.mark.parametrize("make", [rl.RunningMarginal, lambda: rl.AuxiliaryMarginal(nn.Linear(2, 2)), rl.BatchMarginal])
 def test_training_goes_on_after_a_pass_in_inference_mode(make: Callable[[], Marginal]) -> None:
-    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.01), marginal=make())
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.5), marginal=make())
     z, y = torch.randn(2, 2, 128, 128), torch.randint(2, (2, 128, 128))
     with torch.inference_mode():
         criterion(z, y)
@@ -274,58 +301,29 @@ def test_training_goes_on_after_a_pass_in_inference_mode(make: Callable[[], Marg
     assert z.grad is not None
 
 
-def test_the_auxiliary_network_follows_the_criterion_to_another_precision() -> None:
-    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(nn.Linear(3, 2)))
-    z, y = torch.randn(20, 2), torch.arange(20) % 2
-    criterion(z, y)
-    assert criterion.double()(z.double(), y).dtype == torch.float64
+@pytest.mark.parametrize("kind", ["running", "auxiliary"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_state_dicts_restore_marginals_so_that_training_goes_on_to_the_last_digit(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, prevalence = nn.Linear(4, 3), rl.Prevalence([0.7, 0.2, 0.1], evidence=0.5)
+    batches = [(torch.randn(30, 4, dtype=dtype), torch.randint(3, (30,))) for _ in range(8)]
+    first, second = (rl.InformationGainLoss(prevalence, marginal=MARGINALS[kind](layer, [])) for _ in range(2))
+    if kind == "auxiliary":
+        first, second = first.to(dtype), second.to(dtype)  # with the state of its optimizer
+    layer.to(dtype)
+    for x, y in batches[:4]:
+        first(layer(x), y)
+    second.load_state_dict(first.state_dict())
+    for x, y in batches[4:]:
+        assert torch.equal(first(layer(x), y), second(layer(x), y))
 
 
-def test_an_unlabelled_pool_does_not_mind_which_class_is_ignored() -> None:
-    model, x, y, prevalence = small_problem()
-    marginal = rl.PoolMarginal(model, [x], labelled=False)
-    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population, ignore_index=0)
-    assert bool(torch.isfinite(criterion(model(x[:50]), y[:50])))
-
-
-def test_the_running_marginal_follows_logs_far_below_what_a_float_can_hold() -> None:
-    marginal = rl.RunningMarginal(decay=0.5)
-    marginal.prepare(2)
-    for _ in range(3):
-        log_q = marginal.update(estimate(torch.tensor([0.0, -1e4])))
-    torch.testing.assert_close(log_q, torch.tensor([0.0, -1e4]), rtol=1e-6, atol=1e-6)
-
-
-def test_the_running_marginal_stands_still_in_eval_mode_and_for_a_batch_that_is_not_finite() -> None:
-    marginal = rl.RunningMarginal()
-    marginal.prepare(2)
-    log_m, other = torch.tensor([-0.1, -2.3]), torch.tensor([-1.0, -0.5])
-    marginal.eval()
-    torch.testing.assert_close(marginal.update(estimate(other)), other)
-    marginal.train()
-    marginal.update(estimate(log_m))
-    marginal.update(estimate(torch.tensor([float("nan"), -1.0])))
-    marginal.eval()
-    torch.testing.assert_close(marginal.update(estimate(other)), log_m)
-
-
-def test_state_dicts_restore_running_and_auxiliary_marginals_so_that_training_goes_on_alike() -> None:
-    prevalence = rl.Prevalence([0.7, 0.2, 0.1])
-    for kind in ("running", "auxiliary"):
-        torch.manual_seed(0)
-        layer = nn.Linear(4, 3)
-        batches = [(torch.randn(30, 4), torch.randint(3, (30,))) for _ in range(8)]
-
-        def make(kind: str = kind, layer: nn.Linear = layer) -> rl.InformationGainLoss:
-            marginal = rl.RunningMarginal() if kind == "running" else rl.AuxiliaryMarginal(layer)
-            return rl.InformationGainLoss(prevalence, marginal=marginal)
-
-        first, second = make(), make()
-        for x, y in batches[:4]:
-            first(layer(x), y)
-        second.load_state_dict(first.state_dict())
-        for x, y in batches[4:]:
-            torch.testing.assert_close(first(layer(x), y), second(layer(x), y), rtol=0, atol=0)
+def test_a_running_average_of_other_classes_is_refused() -> None:
+    marginal, three = rl.RunningMarginal(), rl.Prevalence([0.5, 0.3, 0.2])
+    rl.InformationGainLoss(three, marginal=marginal)
+    rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=marginal)(torch.randn(8, 2), torch.arange(8) % 2)
+    with pytest.raises(ValueError, match="average over 2: make one for each loss"):
+        rl.InformationGainLoss(three, marginal=marginal)
 
 
 def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> None:
@@ -335,19 +333,15 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     pool = list(zip(x.split(100), y.split(100), strict=True))
     marginal = rl.PoolMarginal(model, pool, every=2)
     criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
-    seen: list[Tensor] = []
-    update = marginal.update
-    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
+    seen = recorded(marginal)
     for step in range(4):
         criterion(model(x[:50]), y[:50])
         with torch.no_grad():
             bias += 1.0 if step < 3 else 0.0
             bias[0] -= 0.7
-    model.eval()
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[2], seen[3])
     assert not torch.equal(seen[1], seen[2])
-    model.train()
     marginal.reset()
     criterion(model(x[:50]), y[:50])
     assert model[3].training
@@ -372,27 +366,23 @@ def test_a_pool_that_fails_leaves_gradients_on_and_the_model_in_its_mode() -> No
     assert model.training
 
 
-def test_an_unlabelled_pool_is_averaged_as_it_is() -> None:
+def test_an_unlabelled_pool_is_averaged_as_it_is_whichever_class_is_ignored() -> None:
     model, x, y, prevalence = small_problem()
     marginal = rl.PoolMarginal(model, [x[:300], x[300:]], labelled=False)
-    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
-    seen: list[Tensor] = []
-    update = marginal.update
-    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
-    criterion(model(x[:50]), y[:50])
+    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population, ignore_index=0)
+    seen = recorded(marginal)
+    assert bool(torch.isfinite(criterion(model(x[:50]), y[:50])))
     with torch.no_grad():
         torch.testing.assert_close(seen[0].exp(), torch.softmax(model(x), 1).mean(0), rtol=1e-12, atol=0)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("k", [2, 5])
-def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled(k: int) -> None:
+def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled() -> None:
     torch.manual_seed(0)
-    features, head = torch.randn(2000, 8), nn.Linear(8, k)
-    marginal = rl.AuxiliaryMarginal(head)
+    k, features = 5, torch.randn(2000, 8)
+    marginal = rl.AuxiliaryMarginal(nn.Linear(8, k))
     marginal.prepare(k)
-    mean = marginal.vector()
-    divergences = []
+    mean, divergences = marginal.vector(), []
     for step in range(1500):
         vector = mean + 0.1 * torch.randn_like(mean)
         weight, bias = vector[: 8 * k].view(k, 8), vector[8 * k :]
@@ -402,19 +392,13 @@ def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled(k
             divergences.append(float((exact * (exact.log() - marginal.log_marginal(vector))).sum()))
         marginal.learn(vector, probs[torch.randint(2000, (128,))].mean(0))
     assert sum(divergences) / len(divergences) < 1e-2
-
-
-def test_weights_without_a_first_draw_are_refused_with_the_remedy() -> None:
-    drawn: Any = None
-    assert_refused(
-        lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(lambda: drawn)),
-        "a vector of the weights, but got NoneType: the loss asks for it when it is made",
-    )
+    marginal.reset()
+    assert torch.equal(marginal.log_marginal(mean), marginal.log_marginal(mean + 1))  # constant again
 
 
 def test_the_auxiliary_network_is_not_trained_by_the_models_loss_nor_by_its_optimiser() -> None:
     layer = nn.Linear(4, 2)
-    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(layer))
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1, evidence=0.5), marginal=rl.AuxiliaryMarginal(layer))
     x, y = torch.randn(20, 4), torch.arange(20) % 2
     optimizer = torch.optim.SGD([*layer.parameters(), *criterion.parameters()], lr=10.0)
     criterion(layer(x), y).backward()
@@ -423,6 +407,15 @@ def test_the_auxiliary_network_is_not_trained_by_the_models_loss_nor_by_its_opti
     assert before
     for old, new in zip(before, criterion.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_sources_of_the_weights_that_give_no_vector_are_refused_with_the_remedy() -> None:
+    sources: list[Any] = [lambda: None, lambda: torch.zeros(2, 2)]
+    for source, words in zip(sources, ("but got NoneType: the loss asks for it when it is made", "flatten it"), strict=True):
+        assert_refused(
+            lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(source)),  # noqa: B023
+            words,
+        )
 
 
 @pytest.mark.parametrize("marginal", [rl.ClasswiseMarginal(), rl.RunningMarginal(), rl.AuxiliaryMarginal(nn.Linear(2, 2))])

@@ -83,40 +83,23 @@ class TestLabels:
         assert "from_labels" in message
 
     @pytest.mark.long
-    @pytest.mark.parametrize("name", [name for name in LOSSES if name != "log-likelihood"])
+    @pytest.mark.parametrize("name", LOSSES)
     def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
-        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 200, share=0.2))
-        assert any(MIX in each for each in messages)
+        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 150, share=0.2))
+        assert any(MIX in each for each in messages) == (name != "log-likelihood")
 
     @pytest.mark.long
-    def test_plain_cross_entropy_asks_for_no_mix(self) -> None:
-        assert warned(lambda: train(rl.LogLikelihoodLoss(rl.Prevalence.binary(0.1)), 0, 100, share=0.1)) == []
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("rate", [0.5, 0.1, 0.002])
+    @pytest.mark.parametrize("rate", [0.5, 0.002])
     def test_labels_at_the_declared_rates_are_not_suspected(self, rate: float) -> None:
-        """In 64 batches: no more than `FALSE_ALARMS` allows in 100 trainings, so most likely none."""
+        """In 64 batches: no more than `FALSE_ALARMS` allows in 50 trainings, so most likely none."""
         alarms = 0
-        for seed in range(100):
+        for seed in range(50):
             generator, monitor = torch.Generator().manual_seed(seed), Monitor("mean", "logits")
             sampling = torch.tensor([1 - rate, rate], dtype=torch.float64)
             for _ in range(64):
                 counts = torch.bincount((torch.rand(20, generator=generator) < rate).long(), minlength=2).double()
                 alarms += len(warned_silently(partial(monitor._look_at_mix, counts, sampling, dense=False)))
-        assert alarms <= 100 * FALSE_ALARMS + 1
-
-    @pytest.mark.long
-    def test_pixels_of_one_image_do_not_count_as_independent(self) -> None:
-        """Images of one class each, 64 pixels a piece, in an honest mix: pixel by pixel it would be off by many errors."""
-        prevalence, alarms = rl.Prevalence.binary(0.1), 0
-        for seed in range(6):
-            generator = torch.Generator().manual_seed(seed)
-
-            def images(_: int, generator: torch.Generator = generator) -> Tensor:
-                return (torch.rand(2, 1, 1, generator=generator) < 0.5).long().expand(2, 8, 8).contiguous()
-
-            alarms += len(warned(partial(feed, rl.InformationGainLoss(prevalence), images, 40)))
-        assert alarms == 0
+        assert alarms <= 50 * FALSE_ALARMS + 1
 
     @pytest.mark.long
     def test_a_lesion_in_one_image_of_twenty_may_be_absent_from_the_first_batches(self) -> None:
@@ -139,8 +122,8 @@ class TestLabels:
         assert MIX in message
 
     @pytest.mark.long
-    @pytest.mark.parametrize("classes", [2, 5])
-    def test_a_sorted_loader_is_told_to_shuffle_and_not_that_the_mix_is_wrong(self, classes: int) -> None:
+    def test_a_sorted_loader_is_told_to_shuffle_and_not_that_the_mix_is_wrong(self) -> None:
+        classes = 5
         criterion = rl.InformationGainLoss(rl.Prevalence([1 / classes] * classes))
         (message,) = warned(lambda: show(criterion, lambda batch: torch.full((8,), batch // 150), 250))
         assert "sorted: pass shuffle=True" in message
@@ -197,7 +180,7 @@ class TestMeanPrediction:
 
     @pytest.mark.long
     @pytest.mark.parametrize(
-        ("name", "rate"), [*((name, 0.001) for name in LOSSES), ("information gain", 0.3), ("weighted", 0.3)]
+        ("name", "rate"), [("information gain", 0.001), ("weighted", 0.001), ("log-likelihood", 0.001), ("as published", 0.3)]
     )
     def test_right_training_is_not_disturbed(self, name: str, rate: float) -> None:
         criterion = LOSSES[name](rl.Prevalence.binary(rate))
@@ -205,7 +188,7 @@ class TestMeanPrediction:
 
 
 class TestLogits:
-    @pytest.mark.parametrize("name", list(LOSSES))
+    @pytest.mark.parametrize("name", ["information gain", "log-likelihood"])
     def test_probabilities_are_noticed_at_once(self, name: str) -> None:
         messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1)), 0, 5, last=nn.Softmax(1)))
         assert [LOGITS in each for each in messages] == [True]
@@ -229,10 +212,9 @@ def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     assert warned(lambda: feed(quiet, *wrong)) == []
 
 
-@pytest.mark.long
 def test_validation_is_not_watched() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001)).eval()
-    assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 200)) == []
+    assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 20)) == []
     assert isinstance(criterion.monitor, Monitor)
     assert criterion.monitor.batches == 0
 

@@ -21,9 +21,7 @@ from torch.export import Dim
 from rightloss import (
     Bernoulli,
     Categorical,
-    ContinuousPrevalence,
     CumulativeLogit,
-    InformationGainLoss,
     OnionPeeling,
     Prevalence,
     RebalancedSampler,
@@ -37,26 +35,18 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 class TestPredictions:
     @each_kind
-    @pytest.mark.parametrize("outputs_at", ["population", "sampling", "elsewhere"])
-    def test_they_are_the_likelihoods_table_retargeted(
-        self, make: Callable[[], ClassLikelihood], k: int, outputs_at: str
-    ) -> None:
-        at = {"population": population(k, 1), "sampling": population(k, 2), "elsewhere": population(k, 3)}[outputs_at]
-        layer = layer_of(make(), k, outputs_at=at if outputs_at == "elsewhere" else outputs_at).double()
-        x = inputs().double()
-        table = layer.likelihood.table(layer.model(x))
-        each = torch.stack([population(k, seed) for seed in range(7)])
-        for asked, to in ((None, population(k, 1)), (population(k, 4), population(k, 4)), (each, each)):
-            torch.testing.assert_close(layer(x, asked), retarget(table, at, to), rtol=0, atol=1e-6)
-
-    @each_kind
-    def test_at_the_mix_of_the_outputs_it_is_exactly_the_plain_likelihood(
-        self, make: Callable[[], ClassLikelihood], k: int
-    ) -> None:
-        layer = layer_of(make(), k)
-        table = layer.likelihood.table(layer.model(inputs()))
-        assert torch.equal(layer(inputs()), table)
-        assert torch.equal(layer.predict(inputs()), table)
+    def test_they_are_the_likelihoods_table_retargeted(self, make: Callable[[], ClassLikelihood], k: int) -> None:
+        x, each = inputs().double(), torch.stack([population(k, seed) for seed in range(7)])
+        mixes: list[tuple[Any, Tensor]] = [("sampling", population(k, 2)), (population(k, 3), population(k, 3))]
+        for outputs_at, at in [("population", population(k, 1)), *mixes]:
+            layer = layer_of(make(), k, outputs_at=outputs_at).double()
+            table = layer.likelihood.table(layer.model(x))
+            for asked, to in ((None, population(k, 1)), (population(k, 4), population(k, 4)), (each, each)):
+                torch.testing.assert_close(layer(x, asked), retarget(table, at, to), rtol=0, atol=1e-6)
+        same = layer_of(make(), k)
+        exact = same.likelihood.table(same.model(inputs()))
+        assert torch.equal(same(inputs()), exact)
+        assert torch.equal(same.predict(inputs()), exact)
 
     def test_the_prevalence_is_kept_as_exactly_as_the_model(self) -> None:
         wide = PrevalenceLayer(network(2).double(), Prevalence.binary(1e-9), outputs_at="sampling").eval()
@@ -82,13 +72,15 @@ class TestPredictions:
         found = torch.func.vmap(lambda mix: layer(x, mix))(each)
         torch.testing.assert_close(found, torch.stack([layer(x, mix) for mix in each]))
 
-    def test_two_classes_take_one_logit_per_row_and_a_column_of_frequencies(self) -> None:
+    def test_two_classes_take_one_logit_per_row_and_the_frequency_of_class_1_alone(self) -> None:
         layer = PrevalenceLayer(nn.Sequential(network(1), nn.Flatten(0)), Prevalence.binary(0.1), Bernoulli()).eval()
         column = torch.linspace(0.1, 0.9, 7)[:, None]
         torch.testing.assert_close(layer(inputs(), column), layer(inputs(), torch.cat([1 - column, column], 1)))
+        for one in (torch.tensor(0.3), torch.tensor([0.3])):
+            torch.testing.assert_close(layer(inputs(), one), layer(inputs(), torch.tensor([0.7, 0.3])))
 
-    @pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (OnionPeeling(3), 2)])
-    def test_dense_outputs_are_their_cells(self, likelihood: ClassLikelihood, outputs: int) -> None:
+    def test_dense_outputs_are_their_cells(self) -> None:
+        likelihood, outputs = OnionPeeling(3), 2
         layer = PrevalenceLayer(nn.Conv2d(2, outputs, 1), Prevalence(population(3)), likelihood)
         image = torch.randn(2, 2, 4, 5, generator=generator(1))
         each = torch.stack([population(3, 4), population(3, 5)])
@@ -98,14 +90,7 @@ class TestPredictions:
         expected = cell(layer.model(image)[:, :, 1, 3], each)
         torch.testing.assert_close(found[:, :, 1, 3], expected)
 
-    def test_gradients_reach_the_model(self) -> None:
-        layer = layer_of(Categorical(3), 3)
-        layer(inputs(), population(3, 4).float())[:, 0].sum().backward()
-        assert all(each.grad is not None for each in layer.model.parameters())
-
-    @pytest.mark.parametrize(
-        "to", [0.01, [0.99, 0.01], Prevalence.binary(0.01), Prevalence.beta(1.0, 99.0), {"ill": 0.01, "well": 0.99}]
-    )
+    @pytest.mark.parametrize("to", [0.01, [0.99, 0.01], Prevalence.beta(1.0, 99.0), {"ill": 0.01, "well": 0.99}])
     def test_predict_takes_whatever_retarget_takes_and_classes_by_name(self, to: Any) -> None:
         layer = PrevalenceLayer(network(2), Prevalence.binary(0.1), classes=["well", "ill"]).train()
         found = layer.predict(inputs(), to)
@@ -120,21 +105,16 @@ class TestPredictions:
         layer.predict(inputs())
         assert [module.training for module in layer.modules()] == before
 
-    def test_predict_gives_arrays_for_arrays(self) -> None:
-        layer = PrevalenceLayer(network(2), Prevalence.binary(0.1))
-        each = np.linspace(0.1, 0.9, 7)[:, None]
-        found = layer.predict(inputs().double().numpy(), each)
-        assert isinstance(found, np.ndarray)
-        np.testing.assert_allclose(found, layer.predict(inputs(), each).numpy(), rtol=1e-6)
-
-    @pytest.mark.parametrize("kind", [int, np.uint8, bool, ">f4"])
-    def test_predict_takes_features_of_every_kind(self, kind: Any) -> None:
+    @pytest.mark.parametrize("kind", [np.uint8, bool, ">f4"])
+    def test_predict_gives_arrays_for_arrays_of_every_kind(self, kind: Any) -> None:
         features = np.eye(FEATURES)[:, ::-1].astype(kind)
         for layer in (two(), two().double()):
-            expected = layer.predict(np.eye(FEATURES)[:, ::-1].copy())
-            np.testing.assert_array_equal(layer.predict(features), expected)
+            found = layer.predict(features, np.linspace(0.1, 0.9, FEATURES)[:, None])
+            assert isinstance(found, np.ndarray)
+            expected = layer.predict(np.eye(FEATURES)[:, ::-1].copy(), np.linspace(0.1, 0.9, FEATURES)[:, None])
+            np.testing.assert_array_equal(found, expected)
 
-    @pytest.mark.parametrize("model_dtype", [torch.float32, torch.float64, torch.bfloat16])
+    @pytest.mark.parametrize("model_dtype", [torch.float64, torch.bfloat16])
     def test_predict_casts_tensors_as_it_casts_arrays(self, model_dtype: torch.dtype) -> None:
         layer = PrevalenceLayer(network(2).to(model_dtype), Prevalence.binary(0.1))
         for x in (inputs(), inputs().double()):
@@ -143,29 +123,15 @@ class TestPredictions:
             assert torch.equal(found, layer.predict(inputs().to(model_dtype)))
             assert torch.equal(found, torch.from_numpy(layer.predict(x.numpy())).to(model_dtype))
 
-    def test_predict_takes_a_dataframe_of_numbers_as_its_array(self) -> None:
-        x = inputs().double().numpy()
-        frame = pd.DataFrame(x, columns=[f"feature {i}" for i in range(FEATURES)])
-        found = two().predict(frame, 0.3)
-        assert isinstance(found, np.ndarray)
-        np.testing.assert_array_equal(found, two().predict(x, 0.3))
-
-    def test_predict_takes_columns_of_several_kinds(self) -> None:
+    def test_predict_takes_a_dataframe_of_numbers_of_several_kinds_as_its_array(self) -> None:
         values = {
-            "a": [1.5, 2.0],
-            "b": [True, False],
-            "c": [3, 4],
-            "d": pd.array([5, 6], dtype="Int64"),
-            "e": [0.0, 1.0],
-            "f": [7, 8],
+            **{"a": [1.5, 2.0], "b": [True, False], "c": [3, 4], "d": pd.array([5, 6], dtype="Int64")},
+            **{"e": [0.0, 1.0], "f": [7, 8]},
         }
-        expected = two().predict(np.array([[1.5, 1, 3, 5, 0, 7], [2.0, 0, 4, 6, 1, 8]]))
-        np.testing.assert_array_equal(two().predict(pd.DataFrame(values)), expected)
-
-    def test_two_classes_take_the_frequency_of_class_1_as_one_number(self) -> None:
-        pair = two()(inputs(), torch.tensor([0.7, 0.3]))
-        for one in (torch.tensor(0.3), torch.tensor([0.3])):
-            torch.testing.assert_close(two()(inputs(), one), pair)
+        found = two().predict(pd.DataFrame(values), 0.3)
+        assert isinstance(found, np.ndarray)
+        expected = two().predict(np.array([[1.5, 1, 3, 5, 0, 7], [2.0, 0, 4, 6, 1, 8]]), 0.3)
+        np.testing.assert_array_equal(found, expected)
 
     def test_predict_leaves_class_numbers_to_an_embedding(self) -> None:
         model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2))
@@ -201,6 +167,7 @@ class TestPredictions:
 class TestAsAModule:
     def test_its_state_moves_with_it(self) -> None:
         layer = layer_of(CumulativeLogit(5), 5)
+        assert "population=" in repr(layer)
         assert {"log_population", "log_outputs_at", "likelihood.first", "model.0.weight"} <= set(layer.state_dict())
         assert layer(inputs()).dtype == torch.float32
         assert layer.double()(inputs().double()).dtype == torch.float64
@@ -231,9 +198,6 @@ class TestAsAModule:
         with pytest.raises(RuntimeError, match=r"Missing key.*log_population"):
             layer.load_state_dict(missing)
 
-    def test_the_repr_names_the_prevalence(self) -> None:
-        assert "population=[0.9, 0.1]" in repr(PrevalenceLayer(network(2), Prevalence.binary(0.1)))
-
     @pytest.mark.long
     def test_it_compiles_without_a_break(self) -> None:
         """In a process of its own, without run-time type checks, through which torch.compile cannot see."""
@@ -260,8 +224,7 @@ EXPORTED: dict[str, tuple[ClassLikelihood, int]] = {
     "StickBreaking": (StickBreaking(4), 4),
     "CumulativeLogit": (CumulativeLogit(5), 5),
 }
-each_exported = pytest.mark.parametrize("name", EXPORTED)
-each_form = pytest.mark.parametrize("per_row", [False, True], ids=["one population", "one per row"])
+each_exported = pytest.mark.parametrize(("name", "per_row"), [*((name, False) for name in EXPORTED), ("Categorical", True)])
 
 
 def example(k: int, n: int, per_row: bool, rate: float) -> tuple[Tensor, Tensor]:
@@ -297,7 +260,6 @@ in_onnx = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.*:Fu
 class TestExport:
     @pytest.mark.long
     @each_exported
-    @each_form
     def test_torch_export_gives_the_same_numbers_at_any_prevalence_and_batch_size(self, name: str, per_row: bool) -> None:
         likelihood, k = EXPORTED[name]
         layer = layer_of(likelihood, k)
@@ -309,7 +271,7 @@ class TestExport:
 
     @pytest.mark.long
     @in_onnx
-    @pytest.mark.parametrize(("name", "per_row"), [*((name, False) for name in EXPORTED), ("Categorical", True)])
+    @pytest.mark.parametrize(("name", "per_row"), [("OnionPeeling", False), ("CumulativeLogit", False), ("Categorical", True)])
     def test_onnxruntime_gives_the_same_numbers_at_any_prevalence_and_batch_size(
         self, name: str, per_row: bool, tmp_path: Path
     ) -> None:
@@ -333,15 +295,13 @@ class TestExport:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("rate", [torch.tensor(0.3), torch.tensor([0.3])], ids=["no dimension", "one"])
-    def test_torch_export_takes_one_number_for_two_classes(self, rate: Tensor) -> None:
-        layer = layer_of(Bernoulli(), 2)
+    def test_torch_export_takes_one_number_for_two_classes(self) -> None:
+        layer, rate = layer_of(Bernoulli(), 2), torch.tensor([0.3])
         with unchecked_types():
             exported = torch.export.export(layer, (inputs(4), rate), dynamic_shapes=dynamic(False)).module()
         for other in (0.001, 0.9):
-            torch.testing.assert_close(
-                exported(inputs(9), other + 0 * rate), layer(inputs(9), torch.tensor([1 - other, other]))
-            )
+            expected = layer(inputs(9), torch.tensor([1 - other, other]))
+            torch.testing.assert_close(exported(inputs(9), other + 0 * rate), expected)
 
     @pytest.mark.long
     @in_onnx
@@ -352,15 +312,15 @@ class TestExport:
             expected = layer(inputs(9), torch.tensor([1 - rate, rate])).detach().numpy()
             np.testing.assert_allclose(session(inputs(9), torch.tensor(rate)), expected, rtol=1e-6, atol=2e-6)
 
-    @pytest.mark.parametrize("population", [torch.tensor(0.3), torch.tensor([0.5, 0.5]), 0.3], ids=["number", "two", "float"])
+    @pytest.mark.parametrize("population", [torch.tensor(0.3), torch.tensor([0.5, 0.5])], ids=["number", "two"])
     def test_torch_export_refuses_a_population_of_other_classes_with_a_remedy(self, population: Any) -> None:
         layer = layer_of(Categorical(3), 3)
         assert_refused(lambda: torch.export.export(layer, (inputs(4), population)), "`population` to .*3")
 
     @pytest.mark.long
     @in_onnx
-    @pytest.mark.parametrize("likelihood", [Bernoulli(), StickBreaking(2)])
-    def test_a_rare_classs_log_probability_keeps_its_digits_in_onnx(self, likelihood: ClassLikelihood, tmp_path: Path) -> None:
+    def test_a_rare_classs_log_probability_keeps_its_digits_in_onnx(self, tmp_path: Path) -> None:
+        likelihood = Bernoulli()
         layer = PrevalenceLayer(nn.Identity(), Prevalence.binary(0.001), likelihood).eval()
         x, mix = torch.linspace(-120, 120, 49)[:, None], torch.tensor([0.5, 0.5])
         session = in_onnxruntime(layer, (x, mix), None, tmp_path)
@@ -380,17 +340,10 @@ class Stateful(nn.Linear):
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no module": (lambda: PrevalenceLayer(lambda x: x, Prevalence.binary(0.1)), "`model` to be an nn.Module"),  # type: ignore[arg-type]
     "frequencies for a Prevalence": (lambda: PrevalenceLayer(network(2), [0.9, 0.1]), "a Prevalence .*but got list"),  # type: ignore[arg-type]
-    "a density": (
-        lambda: PrevalenceLayer(network(2), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))),  # type: ignore[arg-type]
-        "but got ContinuousPrevalence",
-    ),
     "a likelihood of other classes": (lambda: two(likelihood=OnionPeeling(5)), "a prevalence of 5 classes"),
-    "a loss for a likelihood": (lambda: two(likelihood=InformationGainLoss(Prevalence.binary(0.1))), "to be a likelihood"),
     "another word": (lambda: two(outputs_at="training"), "`outputs_at` to be 'population', 'sampling' or frequencies"),
-    "outputs at a mix off 1": (lambda: two(outputs_at=[0.5, 0.6]), "`outputs_at` to sum to 1"),
     "too few names": (lambda: two(classes=["well"]), "2 names in `classes`"),
     "a name twice": (lambda: two(classes=["well", "well"]), "all different"),
-    "numbers for names": (lambda: two(classes=[0, 1]), "2 names"),
     "one word for names": (lambda: two(classes="ab"), r"2 names .*but got \['ab'\]"),
     "too many outputs": (lambda: PrevalenceLayer(network(3), Prevalence.binary(0.1))(inputs()), r"outputs of shape \(n, 2\)"),
     "too many classes": (
@@ -398,7 +351,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "2 classes, but got 3",
     ),
     "a population off 1": (lambda: two()(inputs(), torch.tensor([0.5, 0.6])), "`population` to sum to 1"),
-    "a negative population": (lambda: two()(inputs(), torch.tensor([1.5, -0.5])), "`population` to be positive"),
     "a population of other classes": (lambda: two()(inputs(), torch.full((3,), 1 / 3)), "`population` to have 2 entries"),
     "populations of other rows": (lambda: two()(inputs(), torch.full((3, 2), 0.5)), r"\(7, 2\), but got shape \(3, 2\)"),
     "a bad population in a row": (lambda: two()(inputs(2), torch.tensor([[0.5, 0.5], [0.5, 0.4]])), "but row 1"),
@@ -407,7 +359,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         r"a tensor of 3 frequencies.*write torch.tensor\(\[…\]\)",
     ),
     "a number": (lambda: two()(inputs(), 0.1), r"a tensor of 2 frequencies.*write torch.tensor\(rate\), or use `predict`"),
-    "a percentage in a tensor": (lambda: two()(inputs(), torch.tensor(10.0)), "is it a percentage"),
     "words in a DataFrame": (
         lambda: two().predict(pd.DataFrame({"age": [40.0, 50.0], "sex": ["f", "m"]})),
         r"column\(s\) \['sex'\] are not: encode words with pandas.get_dummies",

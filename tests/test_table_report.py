@@ -15,8 +15,8 @@ import pytest
 from browser import Page, browser_path, open_browser
 from table_files import people
 
-from rightloss.card.calibration_plot import calibration_plot
-from rightloss.card.slider import one_against_rest
+from rightloss.card.charts import calibration_plot
+from rightloss.card.page import one_against_rest
 from rightloss.card.words import limits, number
 from rightloss.metrics import predictive_value_curve
 from rightloss.predictive import retarget

@@ -69,10 +69,8 @@ def checked_generator(generator: Any) -> torch.Generator | None:
         return generator
     kind, library = type(generator).__name__, type(generator).__module__.split(".")[0]
     seed = generator if isinstance(generator, int) and not isinstance(generator, bool) else 0
-    raise ValueError(
-        f"Expected `generator` to be a torch.Generator, but got {kind}{'' if library == 'builtins' else f' of {library}'}: "
-        f"write torch.Generator().manual_seed({seed})."
-    )
+    came = f"{kind}{('' if library == 'builtins' else f' of {library}')}: write torch.Generator().manual_seed({seed})"
+    raise ValueError(f"Expected `generator` to be a torch.Generator, but got {came}.")
 
 
 def own_stream(generator: Any) -> torch.Generator:

@@ -21,8 +21,8 @@ from ..atomic_files import write_whole
 from ..metrics.compare import compare
 from ..metrics.decisions import best_decisions
 from ..metrics.sample import Numbers
-from .figures import Plain, answer, evaluation, figure, judged, prevalence_limits
 from .inputs import CardInputs, Question, card_inputs
+from .numbers import Plain, answer, evaluation, figure, judged, prevalence_limits
 from .subgroups import by_subgroup
 from .words import crowd
 

@@ -1,26 +1,81 @@
-"""What a card says, made from its numbers.
+"""What a card says, made from its numbers: sentences, lines and tables.
 
-Stage: the numbers of a `Card` → the context of `card.html.j2` and `card.md.j2`, with its tables and drawings.
+Stage: the numbers of a `Card` → the context of `card.html.j2` and `card.md.j2`. Each line has the item of the reporting
+guideline that asks for it: TRIPOD+AI (2024) and STARD-AI (2025).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import tables
-from .calibration_plot import curve_plot
-from .drawings import benefit_plot, dots, value_plot
-from .figures import Plain
+from .charts import benefit_plot, curve_plot, value_plot
+from .numbers import Plain
 from .page import render
 from .subgroups import worst
-from .tables import ITEMS, PERFORMANCE, Line, capital, condition, shown
-from .words import listed, number, people, percent, share
+from .thousand_people import dots
+from .words import Shown, counted, listed, number, people, percent, share
+from .words import figure as shown_figure
 
+ITEMS = {
+    "population": "TRIPOD+AI 20c, STARD-AI 28",
+    "undone": "TRIPOD+AI 12f, 13, 24",
+    "threshold": "TRIPOD+AI 15, STARD-AI 15c",
+    "rows": "TRIPOD+AI 21",
+    "counts": "STARD-AI 30",
+    "performance": "TRIPOD+AI 23a, STARD-AI 31",
+}
+_OWN_LINES = ("title", "target", "model", "data", "population_source", "undone", "sampling", "shift")
 _UNBROKEN = re.compile(r"(?<=\d) %")  # a number and its percent sign stay on one line
+Words = Callable[[float], str]
+PERFORMANCE: dict[str, tuple[str, str, Words]] = {
+    "sensitivity": ("Sensitivity", "of those with it, flagged", percent),
+    "specificity": ("Specificity", "of those without it, not flagged", percent),
+    "ppv": ("Positive predictive value (PPV)", "of the flagged, have it", percent),
+    "npv": ("Negative predictive value (NPV)", "of the others, do not have it", percent),
+    "lr_plus": ("Likelihood ratio, LR+", "the odds of having it, once flagged, times this", number),
+    "lr_minus": ("Likelihood ratio, LR−", "the odds of having it, if not flagged, times this", number),
+    "auc": ("AUC", "at any threshold: how often somebody with it has the higher risk", number),
+    "skill": (
+        "Skill",
+        "of the uncertainty about who has it, removed: 0 % is no better than the prevalence alone, 100 % is certainty",
+        percent,
+    ),
+}
+
+
+def _points(value: float) -> str:
+    return number(round(100 * value, 1), sign=True)
+
+
+_COMPARED: dict[str, tuple[str, Words]] = {
+    "expected_log_likelihood": ("expected log-likelihood", number), "auc": ("AUC", number), "tpr": ("sensitivity", _points),
+    "tnr": ("specificity", _points), "ppv": ("PPV", _points), "npv": ("NPV", _points), "net_benefit": ("net benefit", number),
+    "calibration_slope": ("calibration slope", number),
+}  # fmt: skip
+_VERDICTS = {"yes": "yes", "no": "no", "unclear": "no sign against it", "unknown": "too few to say"}
+_HELPS = {"yes": "yes", "nobody": "no: flag nobody", "everybody": "no: flag everybody", "same": "no", "unclear": "cannot tell"}
+_MOST_CELLS = 12
+_AT_A_GLANCE = (
+    "how frequent | rows (with it) | flagged from | sensitivity | specificity | PPV | AUC | predicted / observed | calibrated?"
+)
+_BY_SUBGROUP = (
+    "how frequent (computed) | sensitivity | specificity | PPV there | AUC | predicted / observed | "
+    "sensitivity, against the others | specificity, against the others"
+)
+
+
+class Line(NamedTuple):
+    """A line of a table: what, the value, what it means, and the guideline's item."""
+
+    label: str
+    value: Shown | str
+    note: str
+    item: str
 
 
 def html_page(data: Plain) -> str:
@@ -32,7 +87,7 @@ def html_page(data: Plain) -> str:
     ]
     several = len(data["questions"]) > 1
     script = {"answers": moving, "questions": len(data["questions"]), "start": start(data), "several": several}
-    drawn = {"data": script, "dots": dots(data["answers"][start(data)])}
+    drawn = {"data": script, "dots": dots(data["answers"][start(data)]["whole_people"])}
     page, tag, rest = render("card.html.j2", _context(data, answers) | drawn).rpartition("<script>")
     return _UNBROKEN.sub("\u00a0%", page) + tag + rest
 
@@ -58,19 +113,12 @@ def metadata(data: Plain) -> list[Plain]:
         for each in (answer for answer in data["answers"] if answer["model"] == model):
             question = data["questions"][each["question"]]
             metrics = [
-                {
-                    "type": name,
-                    "name": words[0],
-                    "value": value,
-                    "low": each["figures"][name]["low"],
-                    "high": each["figures"][name]["high"],
-                }
+                {"type": name, "name": words[0], **{part: each["figures"][name][part] for part in ("value", "low", "high")}}
                 for name, words in PERFORMANCE.items()
-                if (value := each["figures"][name]["value"]) is not None
+                if each["figures"][name]["value"] is not None
             ]
-            where = (
-                f"{about.get('data', 'labelled rows')}, weighted to a prevalence of {percent(question['prevalence']['value'])}"
-            )
+            rate = percent(question["prevalence"]["value"])
+            where = f"{about.get('data', 'labelled rows')}, weighted to a prevalence of {rate}"
             results.append({"task": f"Prediction of {condition(data, each)}", "dataset": where, "metrics": metrics})
         found.append({"name": model or about.get("model", "model"), "results": results})
     return found
@@ -84,9 +132,9 @@ def _context(data: Plain, answers: list[Plain]) -> Plain:
         "models": [each or "model" for each in data["models"]],
         "questions": [each["label"] for each in data["questions"]],
         "level": percent(data["level"]),
-        "overview": tables.overview(data) if len(answers) > 1 else None,
-        "comparisons": [tables.comparison(data, each) for each in data["comparisons"]],
-        "confusions": [tables.confusion(data, each) for each in data["decisions"]],
+        "overview": _overview_table(data) if len(answers) > 1 else None,
+        "comparisons": [_comparison_table(data, each) for each in data["comparisons"]],
+        "confusions": [_confusion_table(data, each) for each in data["decisions"]],
         "left_out": data["left_out"],
         "kind": data["kind"],
         "items": ITEMS,
@@ -121,12 +169,12 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "each": f"{question['people'] // 1000:,}",
         "number": data["answers"].index(answer),
         "uncertain": "beta" in question["prevalence"],
-        "counts": tables.counts(answer),
-        "origin": tables.origin(data, question, term),
+        "counts": _counts_shown(answer),
+        "origin": _origin_lines(data, question, term),
         "performance": performance,
         "tiles": {name: shown(figures[name], of) for name, (_, _, of) in PERFORMANCE.items()},
-        "cross": tables.cross(answer, question, term),
-        "prevalences": tables.prevalences(answer, question),
+        "cross": _counted_table(answer, question, term),
+        "prevalences": _prevalence_table(answer, question),
         "helps": _helps(answer, question),
         "verdict": _calibrated(data, answer, question),
         "notes": _notes(data, answer, question),
@@ -134,8 +182,8 @@ def _answer(data: Plain, answer: Plain) -> Plain:
         "threshold": percent(question["threshold"]),
         "weight": _false_alarms(question),
         "among": f"{answer['prevalences'][0]['people']:,}",
-        "calibration": tables.calibration_lines(calibration, together),
-        "subgroups": {column: tables.subgroups(each, term) for column, each in answer["subgroups"].items()},
+        "calibration": _calibration_lines(calibration, together),
+        "subgroups": {column: _subgroup_table(each, term) for column, each in answer["subgroups"].items()},
     }
 
 
@@ -202,3 +250,200 @@ def _plots(data: Plain, answer: Plain) -> dict[str, Any]:
     if found["curve"]:
         curve = curve_plot({"observed": SimpleNamespace(**found["curve"], ici=found["ici"])}, rate)
     return {"by_prevalence": value_plot(answer, question), "calibration": curve, "benefit": benefit_plot(answer, question)}
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def condition(data: Plain, answer: Plain) -> str:
+    """Return what people have: the condition by name, or its class."""
+    label: str = data["questions"][answer["question"]]["label"]
+    if len(data["questions"]) == 1 and "target" in data["about"]:
+        return str(data["about"]["target"])
+    return f"class {label}" if not label or label.lstrip("-").isdigit() else label
+
+
+def shown(found: Plain, of: Words = number, unit: float = 1.0) -> Shown:
+    """Return a figure of the data as text; with a lower limit alone as "above" it."""
+    value, low, high = (None if found[name] is None else unit * found[name] for name in ("value", "low", "high"))
+    if value is None:
+        return Shown("–" if low is None else f"above {of(low)}", found.get("reason", ""))
+    return shown_figure(value, low, high, of)
+
+
+def _counts_shown(answer: Plain) -> dict[str, Shown]:
+    """Return people in whole people who add up, with limits."""
+    whole = answer["whole_people"] | {"flagged": answer["whole_people"]["found"] + answer["whole_people"]["false_alarms"]}
+    return {name: shown(answer["figures"][name], people)._replace(value=people(whole[name])) for name in whole}
+
+
+def _origin_lines(data: Plain, question: Plain, term: str) -> list[Line]:
+    """Return where the numbers come from."""
+    about, pi, was = data["about"], question["prevalence"], question["predicted_at"]
+    rate, rows, events, t = pi["value"], question["rows"], question["events"], question["threshold"]
+    source = about.get("population_source", "given as exactly known, its source not stated")
+    if "beta" in pi and "population_source" not in about:
+        a, b = pi["beta"]
+        source = f"known as well as from {number(a)} with it among {number(a + b)} people, Beta({number(a)}, {number(b)})"
+    moved = "made for this prevalence, as given"
+    if was is not None:
+        moved = (
+            f"from {percent(was)} to {percent(rate)} by Bayes’ rule; how people of each class look is assumed to be the same"
+        )
+    none, corrected = "not reported", "what was done, and corrected for in these risks"
+    lines = [
+        Line(f"How frequent {term} is (π)", shown(pi, percent), source, ITEMS["population"]),
+        Line("Were the risks moved to this prevalence?", "yes" if was is not None else "no", moved, ITEMS["undone"]),
+        Line("Weights or rebalancing in training", about.get("undone", none), corrected, ITEMS["undone"]),
+        Line("How frequent it was in training (ρ)", about.get("sampling", none), "among the training rows", ITEMS["undone"]),
+        Line(
+            "Test rows",
+            f"{rows:,}",
+            f"{events:,} of them {term} ({percent(events / rows)}), counted so that {percent(rate)} have it. "
+            "A row is one entry of the test data: a person, an image, a visit" + _patients(question),
+            ITEMS["rows"],
+        ),
+        Line(
+            "Flagged from a risk of",
+            percent(t),
+            f"{question['threshold_reason']}; a missed case weighs as much as {number(question['weight'])} false alarms",
+            ITEMS["threshold"],
+        ),
+        Line(
+            "Same kind of people?",
+            about.get("shift", "not tested"),
+            "whether those with it, and those without it, look in the test rows as they do where the model is used",
+            ITEMS["population"],
+        ),
+    ]
+    lines += [Line(capital(name), about[name], "", "") for name in ("model", "data") if name in about]
+    return lines + [
+        Line(capital(name.replace("_", " ")), text, "", "") for name, text in about.items() if name not in _OWN_LINES
+    ]
+
+
+def _patients(question: Plain) -> str:
+    return "" if question["patients"] is None else f"; rows of {question['patients']:,} patients or groups, drawn together"
+
+
+def _counted_table(answer: Plain, question: Plain, term: str) -> Plain:
+    """Return the cross-tabulation of the test rows, as they were counted."""
+    figures, events = answer["figures"], question["events"]
+    others = question["rows"] - events
+    hit, right = (
+        round(each * count)
+        for each, count in ((figures["sensitivity"]["value"], events), (figures["specificity"]["value"], others))
+    )
+    flagged, rest = (
+        ["flagged", hit, others - right, hit + others - right],
+        ["not flagged", events - hit, right, events - hit + right],
+    )
+    rows = [
+        [each[0], *(f"{count:,}" for count in each[1:])] for each in (flagged, rest, ["all", events, others, question["rows"]])
+    ]
+    return {"columns": ["", term, f"not {term}", "all"], "rows": rows}
+
+
+def _prevalence_table(answer: Plain, question: Plain) -> Plain:
+    """Return the table of other prevalences."""
+    columns = ["how frequent", "helps?", "flagged", "of these, have it", "missed", "PPV", "NPV"]
+    rows = []
+    for each in answer["prevalences"]:
+        counted = [shown(each[name], people) for name in ("flagged", "found", "missed")]
+        values = [shown(each[name], percent) for name in ("ppv", "npv")]
+        rows.append([_both(each["prevalence"]), _HELPS[each["helps"]], *counted, *values])
+    own = [each["prevalence"] for each in answer["prevalences"]].index(question["prevalence"]["value"])
+    return {"columns": columns, "rows": rows, "own": own}
+
+
+def _both(rate: float) -> str:
+    """Return "2 %, 1 in 50", or the percentage alone if it is no round number."""
+    return ", ".join(dict.fromkeys([percent(rate), share(rate)]))
+
+
+def _calibration_lines(found: Plain, together: str) -> list[Line]:
+    item = ITEMS["performance"]
+    too_high, too_extreme = "1 is right; above 1, risks are too high on average", "1 is right; below 1, risks are too extreme"
+    lines = [
+        Line("Mean risk, relative to the prevalence", shown(found["ratio"]), too_high, item),
+        Line("Calibration slope", shown(found["slope"]), too_extreme + together, item),
+    ]
+    if found.get("ici") is not None:
+        distance = f"{number(100 * found['ici'], 2)} percentage points"
+        note = "between the curve and the dashed line, over the population"
+        lines.append(Line("Mean distance from calibrated (ICI)", distance, note, item))
+    return lines
+
+
+def _subgroup_table(found: Plain, term: str) -> Plain:
+    """Return the table of the subgroups of one column, and its sentences."""
+    columns = ["", f"rows ({term})", *_BY_SUBGROUP.split(" | ")]
+    rows = []
+    for each in found["groups"]:
+        few = each.get("few", True)
+        head = [f"{each['name']}: too few to say" if few else each["name"], f"{each['rows']:,} ({each['events']:,})"]
+        if "reason" in each:
+            rows.append([*head, *["–"] * 8])
+            continue
+        cells = [percent(each["prevalence"]), *(shown(each[name], percent) for name in ("sensitivity", "specificity", "ppv"))]
+        cells += [shown(each["auc"]), shown(each["ratio"])]
+        gaps = each["differences"]
+        cells += ["–", "–"] if gaps is None else [shown(gaps[name], _points) for name in ("sensitivity", "specificity")]
+        rows.append([*head, *cells])
+    notes = found["summary"] + (
+        [f"{counted(found['rows_left_out'], 'row')} of further groups are not shown."] if found["rows_left_out"] else []
+    )
+    return {"columns": columns, "rows": rows, "notes": notes}
+
+
+def _overview_table(data: Plain) -> Plain:
+    """Return a line for each answer."""
+    columns = ["", *_AT_A_GLANCE.split(" | ")]
+    rows = []
+    for each in data["answers"]:
+        question, figures = data["questions"][each["question"]], each["figures"]
+        head = ", ".join(filter(None, [each["model"], condition(data, each) if len(data["questions"]) > 1 else ""]))
+        cells = [
+            share(question["prevalence"]["value"]),
+            f"{question['rows']:,} ({question['events']:,})",
+            percent(question["threshold"]),
+            *(shown(figures[name], percent) for name in ("sensitivity", "specificity", "ppv")),
+        ]
+        verdict = _VERDICTS[each["calibration"]["verdict"]]
+        rows.append([head, *cells, shown(figures["auc"]), shown(each["calibration"]["ratio"]), verdict])
+    return {"columns": columns, "rows": rows}
+
+
+def _comparison_table(data: Plain, found: Plain) -> Plain:
+    """Return the table of one pair of models."""
+    rows = []
+    for name, (label, of) in _COMPARED.items():
+        each = found["differences"][name]
+        ahead = f"{each['verdict']} ahead" if each["verdict"] else "undecided" if each["value"] is not None else "–"
+        rows.append([label, shown(each, of), ahead])
+    title = f"{found['a']} compared with {found['b']}" + (
+        f", {found['question']}" if found["question"] and len(data["questions"]) > 1 else ""
+    )
+    return {"title": title, "columns": ["", "difference, first minus second (shares: in points)", ""], "rows": rows}
+
+
+def _confusion_table(data: Plain, found: Plain) -> Plain:
+    """Return people of each class by the most probable class; with very many classes the most frequent confusions."""
+    labels, shares, crowd = data["labels"], np.array(found["shares"]), data["questions"][0]["people"]
+    of = max(1000, crowd if len(labels) <= _MOST_CELLS else 1000)
+    if len(labels) <= _MOST_CELLS:
+        columns = ["", *(f"said: {each}" for each in labels)]
+        rows = [[f"is: {label}", *(people(of * each) for each in row)] for label, row in zip(labels, shares, strict=True)]
+    else:
+        wrong = shares * (1 - np.eye(len(labels)))
+        worst = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None)[:_MOST_CELLS], wrong.shape))[0]
+        columns = ["is", "said", "people"]
+        rows = [[labels[i], labels[j], people(of * wrong[i, j])] for i, j in worst]
+    return {
+        "model": found["model"],
+        "columns": columns,
+        "rows": rows,
+        "of": f"{of:,}",
+        "right": percent(float(np.trace(shares))),
+    }

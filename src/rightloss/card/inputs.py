@@ -225,11 +225,11 @@ def class_numbers(target: Any, classes: Sequence[Any]) -> np.ndarray:
             f"Expected `classes` that are names, or {numbers} in this order, but got {list(classes)}, whose labels can be "
             "names or numbers of columns: bring the columns into the order of the numbers, or give names."
         )
-    if named and given.dtype.kind not in "f" and set(np.unique(given[:1000]).tolist()) <= set(classes):
-        place = {name: number for number, name in enumerate(classes)}
-        unknown = sorted({str(each) for each in given.tolist() if each not in place})
-        if unknown:
+    values, names = set(given.tolist()), set(classes)
+    if named and (given.dtype.kind not in "biuf" or (given.dtype.kind != "f" and values <= names)):
+        if unknown := sorted(map(str, values - names)):
             raise ValueError(f"Expected labels among {list(classes)}, but got {unknown[:5]}: are they labels of this model?")
+        place = {name: number for number, name in enumerate(classes)}
         return np.array([place[each] for each in given.tolist()], dtype=np.int64)
     if given.dtype.kind not in "biu" and not (given.dtype.kind == "f" and (given == np.round(given)).all()):
         came = f"{given.dtype} such as {given[:3].tolist()}"

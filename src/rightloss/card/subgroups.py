@@ -19,8 +19,8 @@ from ..metrics.curves import roc_curve
 from ..metrics.one_vs_rest import Scores, scores
 from ..metrics.predictive_values import operating_point
 from ..prevalence import Prevalence
-from .figures import Plain, at_threshold, figure, mean_over_observed
 from .inputs import Question
+from .numbers import Plain, at_threshold, figure, mean_over_observed
 from .words import counted, number, percent
 
 FEWEST = 10  # examples with and without the condition

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import log_softmax, ndtr, ndtri
 
 from ..arrays import log_prob_table, multiply_classes, rows_of
-from ..metrics.calibration import fit_recalibration, score_influence
 from ..metrics.intervals import Design, InfluenceSum, design_of
+from ..metrics.recalibration import fit_recalibration, score_influence
 from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..prevalence.classes import shown

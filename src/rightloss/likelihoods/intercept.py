@@ -5,10 +5,12 @@ Stage: output layer, π → its bias before training; output layer, outputs for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.optimize import least_squares
 from torch import Tensor, nn
 
 from ..arrays import rows_of
@@ -17,7 +19,7 @@ from ..tensors import tensor_of
 from .contract import Likelihood
 from .standard import Bernoulli, Categorical, Findings
 
-STEPS, CLOSE = 100, 1e-9  # maximum number of Newton steps, and the tolerance of log m − log π
+CLOSE = 1e-5  # tolerance of log m − log π: float32 parameters of a likelihood allow no more digits
 
 
 def start_at_prevalence(layer: nn.Module, prevalence: AnyPrevalence, likelihood: Likelihood | None = None) -> None:
@@ -53,7 +55,7 @@ def match_prevalence(
 
     Call it after training with any loss. It needs no labels, and keeps the ranking of the predictions of two classes. It is
     valid if the rows are from the population and π is known; more rows give a better result. The bias b solves
-    `log avg_u p(k|x_u, b) = log π_k`, by Newton's method with step halving, in float64.
+    `log avg_u p(k|x_u, b) = log π_k`, in float64.
 
     Args:
         layer: the last layer, with a `bias` of `num_outputs` entries.
@@ -77,9 +79,8 @@ def match_prevalence(
         bias.add_(torch.cat([_solve(z, tensor_of(each.population).log().to(z), Bernoulli(), []) for z, each in pairs]).to(bias))
         return
     if not isinstance(prevalence, Prevalence) or prevalence.is_unknown or not likelihood.over_classes:
-        raise ValueError(
-            f"Expected a known prevalence of classes to match, but got {prevalence}: give the population's class frequencies."
-        )
+        remedy = "give the population's class frequencies"
+        raise ValueError(f"Expected a known prevalence of classes to match, but got {prevalence}: {remedy}.")
     rows = rows_of(_checked(unlabelled, len(bias)).detach().double())
     own = [each for each in likelihood.parameters() if each.requires_grad] if isinstance(likelihood, nn.Module) else []
     before = [each.detach().clone() for each in own]
@@ -96,52 +97,35 @@ def _solve(
     rows: Float[Tensor, "n j"], log_pi: Float[Tensor, " k"], likelihood: Likelihood, own: list[nn.Parameter]
 ) -> Float[Tensor, " j"]:
     """Return the shift of the outputs; the likelihood's own parameters are changed in place."""
-    shift = torch.zeros_like(rows[0])
+    sizes = [rows.shape[1], *(each.numel() for each in own)]
 
-    def log_mean(at: Tensor) -> Tensor:
-        table = likelihood.table(rows + at).double()
-        return torch.logsumexp(table, 0) - torch.log(table.new_tensor(float(len(table))))
+    def log_mean(point: np.ndarray) -> tuple[Tensor, Tensor]:
+        shift, *parts = torch.from_numpy(point.copy()).to(rows).split(sizes)
+        for each, part in zip(own, parts, strict=True):
+            each.copy_(part.view_as(each))
+        with torch.enable_grad():
+            table = likelihood.table(rows + shift.requires_grad_()).double()
+            return shift, torch.logsumexp(table, 0) - math.log(len(rows))
 
-    gap = log_pi - log_mean(shift)
-    for _ in range(STEPS):
-        if float(gap.abs().max()) < CLOSE:
-            return shift
-        step = torch.linalg.lstsq(_slopes(log_mean, shift, own), gap[:, None], rcond=1e-6, driver="gelsd").solution[:, 0]
-        length, here, kept = 1.0, gap, [each.detach().clone() for each in own]
-        while length > 1e-6:
-            _move(own, kept, length * step[len(shift) :])
-            moved = shift + length * step[: len(shift)]
-            gap = log_pi - log_mean(moved)
-            if float(gap.norm()) < float(here.norm()):  # False for NaN
-                shift = moved
-                break
-            length /= 2
-        else:
-            break
-    if float(gap.abs().max()) < 1e-5:  # float32 parameters allow no higher precision
-        return shift
-    worst = int(gap.abs().argmax())
-    raise ValueError(
-        f"Expected outputs whose mean prediction of class {worst} can be moved to {float(log_pi[worst].exp()):.3g}, but it "
-        f"stays at {float((log_pi - gap)[worst].exp()):.3g}: check that the rows are from the population and that the logits "
-        f"are not extreme."
-    )
+    def gap(point: np.ndarray) -> np.ndarray:
+        return (log_mean(point)[1].detach() - log_pi).nan_to_num(nan=1e6).cpu().numpy()
 
+    def slopes(point: np.ndarray) -> np.ndarray:
+        shift, found = log_mean(point)
+        with torch.enable_grad():
+            derivatives = [torch.autograd.grad(each, [shift, *own], retain_graph=True) for each in found]
+        return np.stack([torch.cat([part.flatten().double() for part in row]).cpu().numpy() for row in derivatives])
 
-def _slopes(log_mean: Callable[[Tensor], Tensor], shift: Tensor, own: list[nn.Parameter]) -> Float[Tensor, "k p"]:
-    """Return the derivatives of log m_k by the shift and by the likelihood's own parameters."""
-    with torch.enable_grad():
-        at = shift.clone().requires_grad_()
-        found = log_mean(at)
-        rows = [torch.autograd.grad(each, [at, *own], retain_graph=True) for each in found]
-    return torch.stack([torch.cat([part.flatten().double() for part in row]) for row in rows])
-
-
-def _move(own: list[nn.Parameter], kept: list[Tensor], step: Tensor) -> None:
-    """Set the parameters to their old values plus a step."""
-    parts = step.split([each.numel() for each in own])
-    for each, value, part in zip(own, kept, parts, strict=True):
-        each.copy_(value + part.view_as(value))
+    start = torch.cat([torch.zeros_like(rows[0]), *(each.detach().flatten().to(rows) for each in own)]).cpu().numpy()
+    solution = least_squares(gap, start, slopes, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=200).x
+    left = gap(solution)
+    if np.abs(left).max() < CLOSE:
+        return log_mean(solution)[0].detach()
+    worst = int(np.abs(left).argmax())
+    wanted = f"whose mean prediction of class {worst} can be moved to {float(log_pi[worst].exp()):.3g}"
+    remedy = "check that the rows are from the population and that the logits are not extreme"
+    stays = float((log_pi[worst] + left[worst]).exp())
+    raise ValueError(f"Expected outputs {wanted}, but it stays at {stays:.3g}: {remedy}.")
 
 
 def _likelihood(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
@@ -156,18 +140,14 @@ def _bias(layer: nn.Module, prevalence: AnyPrevalence, likelihood: Likelihood) -
     name = type(likelihood).__name__
     bias = getattr(layer, "bias", None)
     if not isinstance(bias, Tensor):
-        raise ValueError(
-            f"Expected a layer with a bias, but {type(layer).__name__} has none: "
-            "pass the last layer itself, made with bias=True."
-        )
+        remedy = "pass the last layer itself, made with bias=True"
+        raise ValueError(f"Expected a layer with a bias, but {type(layer).__name__} has none: {remedy}.")
     size = likelihood.num_outputs
     if size is None:
         size = prevalence.num_classes if isinstance(prevalence, Prevalence) else len(bias)
     if bias.shape != (size,):
-        raise ValueError(
-            f"Expected a layer with {size} output(s) for {name}, but its bias has shape {tuple(bias.shape)}: "
-            "match the layer to the likelihood, or pass `likelihood=…`."
-        )
+        came = f"its bias has shape {tuple(bias.shape)}: match the layer to the likelihood, or pass `likelihood=…`"
+        raise ValueError(f"Expected a layer with {size} output(s) for {name}, but {came}.")
     return bias
 
 
@@ -183,6 +163,5 @@ def _checked(unlabelled: object, size: int) -> Tensor:
             problem = "some that are not finite"
         else:
             return found
-    raise ValueError(
-        f"Expected finite outputs of shape (n, {size}) for unlabelled rows, but got {problem}: pass model(x_unlabelled)."
-    )
+    remedy = "pass model(x_unlabelled)"
+    raise ValueError(f"Expected finite outputs of shape (n, {size}) for unlabelled rows, but got {problem}: {remedy}.")

@@ -151,10 +151,8 @@ class Gaussian(nn.Module):
         population = _density(prevalence)
         mean, scale = population.mean.expand(self.num_outputs), population.stddev.square().mean().sqrt()
         if not bool(torch.isfinite(mean).all() & torch.isfinite(scale)):
-            raise ValueError(
-                "Expected a population with a finite mean and variance to start a Gaussian at, "
-                f"but got {population}: set the bias by hand."
-            )
+            came = f"{population}: set the bias by hand"
+            raise ValueError(f"Expected a population with a finite mean and variance to start a Gaussian at, but got {came}.")
         if self.log_scale.requires_grad:
             with torch.no_grad():
                 self.log_scale.copy_(scale.log())
@@ -197,10 +195,8 @@ class FromDistribution(nn.Module):
         check_outputs(outputs, self.num_outputs, "FromDistribution")
         density = self.build(outputs)
         if density.batch_shape != outputs.shape[:1]:
-            raise ValueError(
-                f"Expected `build` to give a distribution of batch shape ({len(outputs)},), but got "
-                f"{tuple(density.batch_shape)}: index the outputs as z[:, 0], and wrap vectors in `Independent`."
-            )
+            came = f"{tuple(density.batch_shape)}: index the outputs as z[:, 0], and wrap vectors in `Independent`"
+            raise ValueError(f"Expected `build` to give a distribution of batch shape ({len(outputs)},), but got {came}.")
         return density.log_prob(_values(support, density.event_shape)[:, None]).T
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
@@ -215,17 +211,13 @@ def _values(support: Tensor | None, shape: torch.Size) -> Tensor:
     if support is None:
         raise ValueError("Expected a support, but got None: a density has no list of classes; pass the values of y.")
     if support.shape[1:].numel() != shape.numel():
-        raise ValueError(
-            f"Expected values of y of shape {tuple(shape)} each, but got {tuple(support.shape[1:])}: "
-            "match the number of outputs to the dimension of y."
-        )
+        remedy = "match the number of outputs to the dimension of y"
+        raise ValueError(f"Expected values of y of shape {tuple(shape)} each, but got {tuple(support.shape[1:])}: {remedy}.")
     return support.reshape(-1, *shape)
 
 
 def _density(prevalence: AnyPrevalence) -> Distribution:
     if not isinstance(prevalence, ContinuousPrevalence) or not isinstance(prevalence.population, Distribution):
-        raise ValueError(
-            "Expected ContinuousPrevalence(population=…) with a torch distribution, "
-            f"but got {type(prevalence).__name__}: a regression starts at the population's mean."
-        )
+        came = f"{type(prevalence).__name__}: a regression starts at the population's mean"
+        raise ValueError(f"Expected ContinuousPrevalence(population=…) with a torch distribution, but got {came}.")
     return prevalence.population

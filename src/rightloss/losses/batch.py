@@ -227,10 +227,8 @@ def checked_batch(
     if isinstance(prevalence, MultilabelPrevalence):
         return finding_batch(outputs, target, prevalence, ignore_index, nonfinite, sample_weight)
     if sample_weight is not None:
-        raise ValueError(
-            "Expected no `sample_weight` in regression, but got one: the labels are also the support of the marginal; repeat "
-            "rows instead."
-        )
+        remedy = "the labels are also the support of the marginal; repeat rows instead"
+        raise ValueError(f"Expected no `sample_weight` in regression, but got one: {remedy}.")
     return regression_batch(outputs, target, likelihood, nonfinite, group)
 
 
@@ -248,23 +246,17 @@ def class_batch(
     _check_tensors(outputs, target, "logits")
     if num_outputs == 1 and outputs.shape == target.shape:
         if outputs.ndim == 2 and outputs.shape[1] > 1:
-            raise ValueError(
-                f"Expected one logit for each example, but got logits and target of the same shape {tuple(target.shape)}: for "
-                f"{target.shape[1]} findings that can be present together (multi-label) use Prevalence.multilabel(…), a rate "
-                "for each; for signals of one dimension call `logits.unsqueeze(1)`."
-            )
+            remedy = "for several findings (multi-label) use Prevalence.multilabel(…); for signals call `logits.unsqueeze(1)`"
+            raise ValueError(f"Expected a logit per example, but logits and target are both {tuple(target.shape)}: {remedy}.")
         if target.is_floating_point():
-            raise ValueError(
-                f"Expected class numbers, or soft labels for {num_classes} classes, but got {target.dtype} of the logits' "
-                f"shape {tuple(target.shape)}: call `target.long()`."
-            )
+            came = f"{target.dtype} of the logits' shape {tuple(target.shape)}: call `target.long()`"
+            raise ValueError(f"Expected class numbers, or soft labels for {num_classes} classes, but got {came}.")
         outputs = outputs.unsqueeze(1)
     if outputs.ndim < 2 or outputs.shape[1] != num_outputs:
-        remedy = " (one logit for two classes needs likelihood=Bernoulli())" if num_classes == 2 else ""
-        raise ValueError(
-            f"Expected logits of shape (n, {num_outputs}, …) for {type(likelihood).__name__} and {num_classes} classes, "
-            f"but got {tuple(outputs.shape)}: match the last layer to the likelihood and the prevalence{remedy}."
-        )
+        wanted = f"(n, {num_outputs}, …) for {type(likelihood).__name__} and {num_classes} classes"
+        remedy = "match the last layer to the likelihood and the prevalence"
+        remedy += " (one logit for two classes needs likelihood=Bernoulli())" if num_classes == 2 else ""
+        raise ValueError(f"Expected logits of shape {wanted}, but got {tuple(outputs.shape)}: {remedy}.")
     shape = outputs.shape[:1] + outputs.shape[2:]
     weights = None if sample_weight is None else row_weights(sample_weight, shape)
     if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
@@ -280,18 +272,13 @@ def class_batch(
             )
         return LabelledBatch(outputs, labels.times(weights), None, shape, nonfinite)
     if target.shape != shape:
+        wanted = f"{tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft)"
         remedy = "do they come from one batch?"
         if target.shape == (*shape[:1], num_classes, *shape[1:]):
-            remedy = (
-                "for findings that can be present together (multi-label) use Prevalence.multilabel(…); for one-hot labels call "
-                "`target.argmax(1)`; soft labels are floats."
-            )
+            remedy = "for several findings (multi-label) use Prevalence.multilabel(…); for one-hot labels `target.argmax(1)`."
         elif target.shape == (*shape[:1], 1, *shape[1:]):
             remedy = "call `target.squeeze(1)`."
-        raise ValueError(
-            f"Expected a target of shape {tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft), "
-            f"but got {target.dtype} of shape {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: {remedy}"
-        )
+        raise ValueError(f"Expected a target of shape {wanted}, but got {target.dtype}, {tuple(target.shape)}: {remedy}")
     labels = hard_labels(target, num_classes, ignore_index).times(weights)
     return LabelledBatch(outputs, labels, None, shape, nonfinite)
 
@@ -326,10 +313,8 @@ def finding_batch(
     _check_tensors(outputs, target, "logits")
     findings = prevalence.num_findings
     if outputs.ndim < 2 or outputs.shape[1] != findings or target.shape != outputs.shape or target.is_complex():
-        raise ValueError(
-            f"Expected multi-label logits and target of one shape (n, {findings}, …), a column for each finding, but got "
-            f"{tuple(outputs.shape)} and {tuple(target.shape)}: the target is 0 or 1, and NaN where a finding was not read."
-        )
+        came = f"{tuple(outputs.shape)} and {tuple(target.shape)}: give a column for each finding, NaN where it was not read"
+        raise ValueError(f"Expected multi-label logits and target of one shape (n, {findings}, …), but got {came}.")
     values = rows_of(target).detach()
     values = values if values.is_floating_point() else values.long()
     read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
@@ -368,15 +353,11 @@ def regression_batch(
     _check_tensors(outputs, target, "outputs")
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
     if outputs.ndim != 2 or outputs.shape[1] != likelihood.num_outputs:
-        raise ValueError(
-            f"Expected outputs of shape (n, {likelihood.num_outputs}) for {type(likelihood).__name__}, "
-            f"but got {tuple(outputs.shape)}: match the last layer to the likelihood."
-        )
+        wanted = f"(n, {likelihood.num_outputs}) for {type(likelihood).__name__}"
+        raise ValueError(f"Expected outputs of shape {wanted}, but got {tuple(outputs.shape)}: match the last layer to it.")
     if not target.is_floating_point() or len(target) != len(outputs) or len(target) == 0:
-        raise ValueError(
-            f"Expected a float target with {len(outputs)} rows, but got {target.dtype} of shape {tuple(target.shape)}: "
-            "call `target.float()`, or use a likelihood over classes."
-        )
+        came = f"{target.dtype} of shape {tuple(target.shape)}: call `target.float()`, or use a likelihood over classes"
+        raise ValueError(f"Expected a float target with {len(outputs)} rows, but got {came}.")
     support = target.to(full_precision(outputs).dtype)
     if not cannot_be_read(support) and not bool(torch.isfinite(support).all()):
         raise ValueError("Expected finite labels, but some are not: drop the rows without a measurement.")
@@ -406,33 +387,23 @@ def finding(batch: LabelledBatch, number: int) -> LabelledBatch | None:
 def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
     """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
     if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
-        raise ValueError(
-            f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: "
-            "call the class, and pass other arguments by name (marginal=…)."
-        )
+        remedy = "call the class, and pass other arguments by name (marginal=…)"
+        raise ValueError(f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: {remedy}.")
     if isinstance(prevalence, MultilabelPrevalence):
         if not isinstance(likelihood, Bernoulli | Findings):
-            raise ValueError(
-                f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got "
-                f"{type(likelihood).__name__}: leave out `likelihood`."
-            )
+            came = f"{type(likelihood).__name__}: leave out `likelihood`"
+            raise ValueError(f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got {came}.")
     elif isinstance(prevalence, Prevalence):
         if not likelihood.over_classes:
-            raise ValueError(
-                f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got a Prevalence of "
-                f"{prevalence.num_classes} classes: a density has no classes."
-            )
+            came = f"a Prevalence of {prevalence.num_classes} classes: a density has no classes"
+            raise ValueError(f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got {came}.")
         if likelihood.num_classes not in (None, prevalence.num_classes):
-            raise ValueError(
-                f"Expected a prevalence of {likelihood.num_classes} classes for {type(likelihood).__name__}, "
-                f"but got {prevalence.num_classes}: list the same classes in both."
-            )
+            wanted = f"{likelihood.num_classes} classes for {type(likelihood).__name__}"
+            raise ValueError(f"Expected a prevalence of {wanted}, but got {prevalence.num_classes}: list the same in both.")
     elif isinstance(prevalence, ContinuousPrevalence):
         if likelihood.over_classes:
-            raise ValueError(
-                f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got a ContinuousPrevalence: "
-                "use Prevalence([…]), or Gaussian() for regression."
-            )
+            came = "a ContinuousPrevalence: use Prevalence([…]), or Gaussian() for regression"
+            raise ValueError(f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got {came}.")
     else:
         raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
@@ -442,10 +413,8 @@ def check_options(reduction: object, nonfinite: object, ignore_index: object) ->
     checked_choice(reduction, "reduction", ("mean", "sum", "none"))
     checked_choice(nonfinite, "nonfinite", ("raise", "nan"))
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
-        raise ValueError(
-            f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {ignore_index!r}: "
-            "-100 is the default."
-        )
+        came = f"{ignore_index!r}: -100 is the default"
+        raise ValueError(f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {came}.")
 
 
 def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
@@ -461,10 +430,8 @@ def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
 def raise_nonfinite(rows: Tensor) -> None:
     """Raise a ValueError that names the first row that is not finite."""
     bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
-    raise ValueError(
-        f"Expected finite logits, but row {int(bad[0])} is not: "
-        f"{rows[int(bad[0]), :10].tolist()}; lower the learning rate, look for bad inputs, or pass nonfinite='nan'."
-    )
+    remedy = f"{rows[int(bad[0]), :10].tolist()}; lower the learning rate, look for bad inputs, or pass nonfinite='nan'"
+    raise ValueError(f"Expected finite logits, but row {int(bad[0])} is not: {remedy}.")
 
 
 def _check_tensors(outputs: object, target: object, name: str) -> None:
@@ -472,10 +439,8 @@ def _check_tensors(outputs: object, target: object, name: str) -> None:
         what, value = ("target", target) if isinstance(outputs, Tensor) else (name, outputs)
         raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
     if not outputs.is_floating_point():
-        raise ValueError(
-            f"Expected {name} to be an unnormalised float tensor, but got {outputs.dtype}: "
-            "pass the outputs of the last layer, without a softmax."
-        )
+        remedy = "pass the outputs of the last layer, without a softmax"
+        raise ValueError(f"Expected {name} to be an unnormalised float tensor, but got {outputs.dtype}: {remedy}.")
     if outputs.ndim == 0 or outputs.shape[0] == 0:
         raise ValueError(
             "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
@@ -486,10 +451,8 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
     """Return int labels of any shape as checked `Labels`, in the table's order."""
     ignore_index = NO_LABEL if ignore_index is None else ignore_index
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise ValueError(
-            f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {target.dtype} of shape "
-            f"{tuple(target.shape)}: call `target.long()` on class numbers."
-        )
+        came = f"{target.dtype} of shape {tuple(target.shape)}: call `target.long()` on class numbers"
+        raise ValueError(f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {came}.")
     index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
     if index.shape[0] == 0:
         raise ValueError("Expected at least one example, but the batch is empty: skip it.")
@@ -509,10 +472,8 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
     both_ways = int(low) < 0 and int(high) >= num_classes
     if both_ways or int(index.sum() - inside.sum()) != (index.shape[0] - count) * (ignore_index - filler):
         low, high = torch.aminmax(index[valid])
-        raise ValueError(
-            f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
-            f"or mark rows to leave out with ignore_index (now {None if ignore_index == NO_LABEL else ignore_index})."
-        )
+        remedy = f"number the classes from 0, or mark rows by ignore_index={None if ignore_index == NO_LABEL else ignore_index}"
+        raise ValueError(f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: {remedy}.")
     return Labels(inside, None, valid, num_classes, count, filler)
 
 
@@ -536,10 +497,8 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
             remedy = "divide counts of votes by their row sums"
             if bool(((target == 0) | (target == 1)).all()):
                 remedy = "are these findings that can be present together (multi-label)? Use Prevalence.multilabel(…)"
-            raise ValueError(
-                f"Expected soft labels to be non-negative with rows that sum to 1, but row {row} is "
-                f"{[round(value, 4) for value in target[row, :10].tolist()]}: {remedy}."
-            )
+            came = [round(value, 4) for value in target[row, :10].tolist()]
+            raise ValueError(f"Expected soft labels to be non-negative and to sum to 1, but row {row} is {came}: {remedy}.")
         count = int(torch.count_nonzero(sums))
         if count == 0:
             raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")

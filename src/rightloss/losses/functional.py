@@ -102,21 +102,23 @@ def information_gain_loss(
         >>> round(float(loss), 4)
         2.0969
     """
-    likelihood, marginal = likelihood_of(likelihood, prevalence), marginal_of(marginal, prevalence)
-    check_options(reduction, nonfinite, ignore_index)
-    rows = None if unlabelled is None else rows_given(unlabelled, unlabelled_weight, unlabelled_evidence)
     group = sharing_group(process_group, training)
-    options = likelihood, reference, ignore_index, nonfinite, group, sample_weight
-    batch, terms = batch_and_terms(logits, target, prevalence, *options)
-    rows = usable(rows, prevalence, group)
+    options = reduction, ignore_index, nonfinite, sample_weight, reference, group
+    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
+    rows = usable(rows_given(unlabelled, unlabelled_weight, unlabelled_evidence), prevalence, group)
+    marginal = marginal_of(marginal, prevalence)
+    if rows is None and terms.cancels:
+        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
     if rows is None:
-        if not terms.cancels:
-            marginal.prepare(likelihood.num_classes if likelihood.num_classes is not None else _num_classes(prevalence))
+        classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
+        marginal.prepare(classes if likelihood.num_classes is None else likelihood.num_classes)
         measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
-        return loss_of_batch(batch, terms, likelihood, reduction, group, marginal, measure, fused)
+        return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
     tables = tables_of(batch, rows, likelihood)
     marginal.prepare(len(terms.reference) if terms.at_population else int((terms.sampling > 0).sum()) + 1)
-    return loss_with_rows(batch, tables, terms, likelihood, reduction, group, marginal, mean_of(prevalence), fused)
+    assert isinstance(prevalence, Prevalence)
+    mean = None if prevalence.is_unknown else BatchMarginal()
+    return loss_with_rows(batch, tables, terms, likelihood, reduction, group, marginal, mean, fused)
 
 
 def weighted_loss(
@@ -141,9 +143,8 @@ def weighted_loss(
         >>> round(float(rl.weighted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         0.2914
     """
-    batch, terms, likelihood = _checked(
-        logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight
-    )
+    options = reduction, ignore_index, nonfinite, sample_weight
+    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
     return cross_entropy(batch, likelihood, None, importance(terms), reduction)
 
 
@@ -175,15 +176,14 @@ def logit_adjusted_loss(
         >>> round(float(rl.logit_adjusted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         2.0969
     """
-    batch, terms, likelihood = _checked(
-        logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight
-    )
-    rows = None if unlabelled is None else rows_given(unlabelled, unlabelled_weight, unlabelled_evidence)
-    rows = usable(rows, prevalence, None)
+    options = reduction, ignore_index, nonfinite, sample_weight
+    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
+    rows = usable(rows_given(unlabelled, unlabelled_weight, unlabelled_evidence), prevalence, None)
     if rows is None:
-        return loss_of_batch(batch, terms, likelihood, reduction)
-    tables = tables_of(batch, rows, likelihood)
-    return loss_with_rows(batch, tables, terms, likelihood, reduction, mean=mean_of(prevalence))
+        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction)
+    assert isinstance(prevalence, Prevalence)
+    mean = None if prevalence.is_unknown else BatchMarginal()
+    return loss_with_rows(batch, tables_of(batch, rows, likelihood), terms, likelihood, reduction, mean=mean)
 
 
 def log_likelihood_loss(
@@ -207,24 +207,9 @@ def log_likelihood_loss(
         >>> round(float(rl.log_likelihood_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
         0.189
     """
-    batch, _, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, sample_weight)
+    options = reduction, ignore_index, nonfinite, sample_weight
+    batch, _, likelihood = _checked(logits, target, prevalence, likelihood, *options)
     return cross_entropy(batch, likelihood, None, None, reduction)
-
-
-def batch_and_terms(
-    logits: Tensor,
-    target: Tensor,
-    prevalence: AnyPrevalence,
-    likelihood: Likelihood,
-    reference: Any,
-    ignore_index: int | None,
-    nonfinite: NonFinite,
-    group: dist.ProcessGroup | None = None,
-    sample_weight: Tensor | None = None,
-) -> tuple[LabelledBatch, PriorTerms]:
-    """Return the checked batch, and the prior terms of its labels."""
-    batch = checked_batch(logits, target, prevalence, likelihood, ignore_index, nonfinite, group, sample_weight)
-    return batch, prior_terms(prevalence, reference, full_precision(batch.outputs[:0]), batch.support)
 
 
 def likelihood_of(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
@@ -245,10 +230,6 @@ def marginal_of(marginal: Marginal | None, prevalence: AnyPrevalence) -> Margina
     return marginal
 
 
-def _num_classes(prevalence: AnyPrevalence) -> int | None:
-    return prevalence.num_classes if isinstance(prevalence, Prevalence) else None
-
-
 def measure_of(
     batch: LabelledBatch,
     terms: PriorTerms,
@@ -260,22 +241,6 @@ def measure_of(
     """Return the function that estimates the marginal over other data, at this batch's support, for a `MinibatchEstimate`."""
     others = prevalence, likelihood, reference, ignore_index, batch.nonfinite, batch.support
     return lambda outputs, target: log_sum_of(outputs, target, terms, *others)
-
-
-def loss_of_batch(
-    batch: LabelledBatch,
-    terms: PriorTerms,
-    likelihood: Likelihood,
-    reduction: Reduction,
-    group: dist.ProcessGroup | None = None,
-    marginal: Marginal | None = None,
-    measure: Measure | None = None,
-    fused: bool = True,
-) -> Tensor:
-    """Return the negative gain of a checked batch; the cross-entropy at r if p(y|w) cancels, or without a marginal."""
-    if marginal is None or terms.cancels:
-        return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
-    return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
 
 
 def loss_with_rows(
@@ -313,7 +278,10 @@ def loss_with_rows(
         )
         return batch.reduce(-gain, reduction, group)
     joined, stream_terms = stream_batch(batch, tables, terms, tables.rows.weight, group)
-    loss = loss_of_batch(joined, stream_terms, Categorical(), reduction, group, marginal, None, fused)
+    if marginal is None or stream_terms.cancels:
+        loss = cross_entropy(joined, Categorical(), stream_terms.log_offset, None, reduction, group)
+    else:
+        loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
     loss = loss.reshape(unreduced_shape(batch, tables.rows.logits)) if reduction == "none" else loss
     if mean is None:
         return loss
@@ -351,34 +319,25 @@ def gain_loss(
     return batch.reduce(-gain, reduction, group)
 
 
-def rows_given(unlabelled: Tensor | PopulationRows, weight: float | None, evidence: float) -> PopulationRows:
-    """Return the unlabelled rows of a call as one object."""
-    return unlabelled if isinstance(unlabelled, PopulationRows) else PopulationRows(unlabelled, weight, evidence)
-
-
-def mean_of(prevalence: AnyPrevalence) -> MarginalState | None:
-    """Return the stateless estimator of the mean prediction over unlabelled rows; None if π is unknown."""
-    return None if isinstance(prevalence, Prevalence) and prevalence.is_unknown else BatchMarginal()
+def rows_given(unlabelled: Tensor | PopulationRows | None, weight: float | None, evidence: float) -> PopulationRows | None:
+    """Return the unlabelled rows of a call as one object; None if there are none."""
+    if unlabelled is None or isinstance(unlabelled, PopulationRows):
+        return unlabelled
+    return PopulationRows(unlabelled, weight, evidence)
 
 
 def usable(rows: PopulationRows | None, prevalence: AnyPrevalence, group: dist.ProcessGroup | None) -> PopulationRows | None:
     """Return the unlabelled rows; None if there are none to use. Raise a ValueError if they are required."""
     if rows is not None and isinstance(prevalence, MultilabelPrevalence):
-        raise ValueError(
-            "Expected no `unlabelled` rows with a multi-label prevalence, but got some: use one loss for each finding, "
-            "[InformationGainLoss(each, Bernoulli()) for each in prevalence], and pass each its column."
-        )
+        remedy = "use one loss for each finding, [InformationGainLoss(each, Bernoulli()) for each in prevalence], on its column"
+        raise ValueError(f"Expected no `unlabelled` rows with a multi-label prevalence, but got some: {remedy}.")
     if rows is not None and not isinstance(prevalence, Prevalence):
-        raise ValueError(
-            "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
-        )
+        raise ValueError("Expected no `unlabelled` in regression, but got some: their likelihood needs classes.")
     if rows is not None and rows.weight != 0 and (group is not None or len(rows.logits) > 0):
         return rows
     if not torch.compiler.is_compiling() and isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
-        raise ValueError(
-            "Expected `unlabelled` rows, because one class is never labelled, but got none with a weight above 0: pass "
-            "unlabelled=model(x_unlabelled) to the loss."
-        )
+        came = "none with a weight above 0: pass unlabelled=model(x_unlabelled) to the loss"
+        raise ValueError(f"Expected `unlabelled` rows, because one class is never labelled, but got {came}.")
     return None
 
 
@@ -413,10 +372,8 @@ def cross_entropy(
 def importance(terms: PriorTerms) -> Float[Tensor, ...]:
     """Return π_k/ρ_k, the weights of the weighted loss, or raise a ValueError if ρ has no density."""
     if terms.log_importance is None:
-        raise ValueError(
-            "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
-            "pass it, because the ratio of the two is the weight."
-        )
+        remedy = "pass it, because the ratio of the two is the weight"
+        raise ValueError(f"Expected ContinuousPrevalence with both densities, but `sampling` is None: {remedy}.")
     return terms.log_importance.exp()
 
 
@@ -452,10 +409,8 @@ def log_sum_of(
 def check_unlabelled(terms: PriorTerms) -> None:
     """Check that a marginal over unlabelled data has the population's mix as reference."""
     if not terms.at_population:
-        raise ValueError(
-            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: unlabelled data have the "
-            "population's mix; give a labelled pool, or that reference."
-        )
+        remedy = "unlabelled data have the population's mix; give a labelled pool, or that reference"
+        raise ValueError(f"Expected reference=prevalence.population with an unlabelled pool, but got another mix: {remedy}.")
 
 
 def _checked(
@@ -467,9 +422,11 @@ def _checked(
     ignore_index: int | None,
     nonfinite: NonFinite,
     sample_weight: Tensor | None,
+    reference: Any = None,
+    group: dist.ProcessGroup | None = None,
 ) -> tuple[LabelledBatch, PriorTerms, Likelihood]:
-    """Check the arguments of a loss without a marginal."""
+    """Check the arguments of a loss."""
     check_options(reduction, nonfinite, ignore_index)
     likelihood = likelihood_of(likelihood, prevalence)
-    options = likelihood, None, ignore_index, nonfinite, None, sample_weight
-    return *batch_and_terms(logits, target, prevalence, *options), likelihood
+    batch = checked_batch(logits, target, prevalence, likelihood, ignore_index, nonfinite, group, sample_weight)
+    return batch, prior_terms(prevalence, reference, full_precision(batch.outputs[:0]), batch.support), likelihood

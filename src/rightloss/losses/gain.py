@@ -244,10 +244,8 @@ def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: 
         log_offset: Tensor | None = -log_pi
     else:
         if log_rho is None:
-            raise ValueError(
-                "Expected ContinuousPrevalence(population, sampling) with both densities, because `reference` is not "
-                "the sampled mix: give `sampling`, or leave `reference` out."
-            )
+            remedy = "give `sampling`, or leave `reference` out"
+            raise ValueError(f"Expected ContinuousPrevalence with both densities, because `reference` is not ρ: {remedy}.")
         at_population, plain = reference is prevalence.population, False
         log_r = log_pi if at_population else _log_density(reference, support, "reference")
         weights = torch.exp(log_r - log_rho) * flat
@@ -273,8 +271,6 @@ def _log_density(density: Any, support: Tensor, name: str) -> Tensor:
         log_density = log_density.flatten(1).sum(1)
     if not cannot_be_read(log_density) and not bool(torch.isfinite(log_density).all()):
         label = support[~torch.isfinite(log_density)][0].tolist()
-        raise ValueError(
-            f"Expected `{name}` to give every label a positive density, but it is 0 at {label}: "
-            "choose a density that covers the labels."
-        )
+        remedy = "choose a density that covers the labels"
+        raise ValueError(f"Expected `{name}` to give every label a positive density, but it is 0 at {label}: {remedy}.")
     return log_density

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any, Literal
 
 import torch
@@ -36,9 +35,9 @@ from ..tensors import tensor_of
 from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
 from .functional import (
     cross_entropy,
+    gain_loss,
     importance,
     likelihood_of,
-    loss_of_batch,
     loss_with_rows,
     marginal_of,
     measure_of,
@@ -220,20 +219,19 @@ class _Loss(nn.Module):
         if unlabelled is None and self._takes_unlabelled and self.training and self._unknown:
             assert self.population_marginal is not None
             if int(self.population_marginal.steps) == 0:
-                raise ValueError(
-                    "Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got none: pass "
-                    "unlabelled=model(x_unlabelled) to the loss, or give the prevalence a population."
-                )
+                came = "none: pass unlabelled=model(x_unlabelled) to the loss, or give the prevalence a population"
+                raise ValueError(f"Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got {came}.")
         if not self._takes_unlabelled:
             return None
-        rows = None if unlabelled is None else rows_given(unlabelled, self.unlabelled_weight, self.unlabelled_evidence)
+        rows = rows_given(unlabelled, self.unlabelled_weight, self.unlabelled_evidence)
         return usable(rows, self._prevalence, group)
 
     def _make_population_marginal(self, decay: float) -> RunningMarginal:
         if self.population_marginal is None:
             assert isinstance(self._prevalence, Prevalence)
-            self.population_marginal = RunningMarginal()
-            self.population_marginal.prepare(self._prevalence.num_classes)
+            with torch.inference_mode(False):  # training may follow a first pass in inference mode
+                self.population_marginal = RunningMarginal()
+                self.population_marginal.prepare(self._prevalence.num_classes)
         self.population_marginal.decay = decay
         return self.population_marginal
 
@@ -296,7 +294,6 @@ class InformationGainLoss(_Loss):
         nonfinite: "raise" an error for logits that are not finite, or "nan" to return a loss of NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False to compose the softmax path from torch operations.
-        num_data: deprecated, without effect.
         unlabelled_weight: λ, the weight of unlabelled relative to labelled rows, used with `unlabelled=`; None for the ratio
             of their numbers.
         unlabelled_evidence: ε of `PopulationRows`, which says what it does.
@@ -322,19 +319,14 @@ class InformationGainLoss(_Loss):
         nonfinite: NonFinite = "raise",
         process_group: dist.ProcessGroup | None = None,
         fused: bool = True,
-        num_data: int | None = None,
         unlabelled_weight: float | None = None,
         unlabelled_evidence: float = EVIDENCE,
     ) -> None:
         if isinstance(reference, str):
             if reference != "population":
-                raise ValueError(
-                    f"Expected `reference` to be 'population', a mix or None, but got {reference!r}: write the mix."
-                )
+                came = f"{reference!r}: write the mix"
+                raise ValueError(f"Expected `reference` to be 'population', a mix or None, but got {came}.")
             reference = prevalence.population if isinstance(prevalence, ContinuousPrevalence) else reference
-        if num_data is not None:
-            message = "`num_data` is deprecated, and has no effect: an uncertain prevalence has κ = 1. Leave it out."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
         options = reduction, ignore_index, nonfinite, reference, unlabelled_weight, unlabelled_evidence
         super().__init__(prevalence, likelihood, *options)
         classes = None if isinstance(prevalence, ContinuousPrevalence) else getattr(prevalence, "num_classes", 2)
@@ -378,7 +370,7 @@ class InformationGainLoss(_Loss):
         measure = None
         if not isinstance(self.marginal, RunningMarginal | BatchMarginal):
             measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
-        return loss_of_batch(batch, terms, self.likelihood, self.reduction, group, self.marginal, measure, self.fused)
+        return gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
 
     def _follow(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None) -> None:
         """Show a running marginal the batch: it does not enter the default loss, but can be read."""
@@ -413,9 +405,10 @@ class InformationGainLoss(_Loss):
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
     """Return a new marginal of the same kind for the sampled classes, `streams`, and the unlabelled stream."""
     check_stream_marginal(marginal)
-    own = copy.deepcopy(marginal)
-    own.reset()
-    own.prepare(streams + 1)
+    with torch.inference_mode(False):
+        own = copy.deepcopy(marginal)
+        own.reset()
+        own.prepare(streams + 1)
     return own
 
 

@@ -119,19 +119,16 @@ def check_unlabelled_weight(weight: float | None) -> None:
 def check_stream_marginal(marginal: object) -> None:
     """Raise a ValueError for a marginal that cannot estimate the frequency of the unlabelled stream."""
     if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
-        raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
-            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
-        )
+        came = f"{type(marginal).__name__}, with no estimate for the unlabelled stream"
+        remedy = "use RunningMarginal(), or reference=prevalence.population"
+        raise ValueError(f"Expected a marginal of the minibatches with `unlabelled`, but got {came}: {remedy}.")
 
 
 def check_takes_unlabelled(loss: object, takes: bool) -> None:
     """Raise a ValueError for unlabelled rows, if the loss is not among those that use them."""
     if not takes:
-        raise ValueError(
-            f"Expected no `unlabelled` rows for {type(loss).__name__}, but got some: its likelihood cannot use them; "
-            "use LogitAdjustedLoss or InformationGainLoss."
-        )
+        remedy = "its likelihood cannot use them; use LogitAdjustedLoss or InformationGainLoss"
+        raise ValueError(f"Expected no `unlabelled` rows for {type(loss).__name__}, but got some: {remedy}.")
 
 
 def evidence_decay(rows: int, population: Tensor | np.ndarray) -> float:
@@ -233,10 +230,8 @@ def _check_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> None:
     found = labels.per_class(torch.zeros(0, device=sampled.device))
     if not cannot_be_read(found) and bool((found[~sampled] > 0).any()):
         never = torch.nonzero(~sampled).flatten().tolist()
-        raise ValueError(
-            f"Expected no label of class(es) {never}, which the prevalence says are never labelled, but got some: give the "
-            "mix of the labels, Prevalence.from_labels(y, population=…)."
-        )
+        remedy = "give the mix of the labels, Prevalence.from_labels(y, population=…)"
+        raise ValueError(f"Expected no label of class(es) {never}, by `sampling` never labelled, but got some: {remedy}.")
 
 
 def _global_counts(
@@ -314,8 +309,6 @@ def _checked_outputs(unlabelled: object, outputs: Tensor) -> Tensor:
         raise ValueError(f"Expected `unlabelled` to be logits, a float tensor, but got {found}: pass model(x_unlabelled).")
     one = unlabelled.unsqueeze(1) if outputs.shape[1] == 1 and unlabelled.ndim == 1 else unlabelled
     if one.ndim != outputs.ndim or one.shape[1] != outputs.shape[1]:
-        raise ValueError(
-            f"Expected unlabelled logits of shape (m, {outputs.shape[1]}{', …' * (outputs.ndim > 2)}), as the labelled ones "
-            f"of shape {tuple(outputs.shape)}, but got {tuple(unlabelled.shape)}: pass the same model's outputs for both."
-        )
+        came = f"{tuple(unlabelled.shape)}: pass the same model's outputs for both"
+        raise ValueError(f"Expected unlabelled logits as the labelled ones, of shape {tuple(outputs.shape)}, but got {came}.")
     return one

@@ -128,10 +128,8 @@ class AuxiliaryMarginal(nn.Module):
     def learn(self, vector: Float[Tensor, " d"], marginal: Float[Tensor, " k"]) -> None:
         """Train ψ for one step, given the unbiased estimate m at the weights w."""
         if in_transform():
-            raise ValueError(
-                "Expected q_ψ not to be trained inside a torch.func transform: call `.eval()` on the loss there, "
-                "and `marginal.learn(vector, m)` outside."
-            )
+            remedy = "call `.eval()` on the loss there, and `marginal.learn(vector, m)` outside"
+            raise ValueError(f"Expected q_ψ not to be trained inside a torch.func transform: {remedy}.")
         assert self.network is not None
         steps, rows = int(self._steps), len(self._seen_weights)
         if steps == 0:

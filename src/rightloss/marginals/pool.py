@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..tensors import in_mode
 from .contract import MinibatchEstimate, Reference
 
 Pool = tuple[Tensor, Tensor | None]
@@ -92,14 +93,9 @@ class PoolMarginal(nn.Module):
     @torch.no_grad()
     def _new_pass(self, estimate: MinibatchEstimate, model: nn.Module) -> Any:
         assert estimate.measure is not None
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
+        with in_mode(model, training=False):
             outputs = ((model(x), y) for x, y in self.batches(estimate.log_m.device))
             return log_mean([estimate.measure(*each) for each in outputs]) if self._over_classes else list(outputs)
-        finally:
-            for module, training in modes:
-                module.training = training
 
     @torch.no_grad()
     def _from(self, last_pass: Any, estimate: MinibatchEstimate) -> Tensor:

@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .calibration import ReliabilityCurve as ReliabilityCurve
-from .calibration import reliability_curve as reliability_curve
 from .compare import Comparison as Comparison
 from .compare import Difference as Difference
 from .compare import compare as compare
-from .conformal import ConformalSets as ConformalSets
 from .curves import PrecisionRecallCurve as PrecisionRecallCurve
 from .curves import ProbabilityHistogram as ProbabilityHistogram
+from .curves import ReliabilityCurve as ReliabilityCurve
 from .curves import RocCurve as RocCurve
 from .curves import precision_recall_curve as precision_recall_curve
 from .curves import probability_histogram as probability_histogram
+from .curves import reliability_curve as reliability_curve
 from .curves import roc_curve as roc_curve
+from .decisions import ConformalSets as ConformalSets
 from .decisions import cost_matrix as cost_matrix
 from .decisions import decide as decide
 from .decisions import expected_cost as expected_cost

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csc_array
 
-from .calibration import Intercepts, Recalibration, fit_intercepts, fit_recalibration
 from .decisions import best_decisions
+from .recalibration import Intercepts, Recalibration, fit_intercepts, fit_recalibration
 from .sample import Sample
 
 if TYPE_CHECKING:

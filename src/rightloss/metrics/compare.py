@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .class_statistics import Statistics, make_spec
-from .confidence import Contrast, confidence_limits
+from .confidence import Contrast, EvaluationInputs, Key, Quantity, confidence_limits, prepare
 from .evaluate import checked_options, square_costs
-from .evaluation_inputs import EvaluationInputs, Key, Quantity, prepare
 from .figures import FIGURES, GRADIENTS, ByFigure, Gradient, table_head
 from .intervals import ConfidenceLimits
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample

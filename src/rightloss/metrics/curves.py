@@ -1,4 +1,4 @@
-"""ROC and precision-recall curves over all thresholds, and histograms of the predictions by class.
+"""ROC and precision-recall curves over all thresholds, reliability curves, and histograms of the predictions by class.
 
 Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is compared with the rest.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from ..arrays import array_of, checked_choice, checked_int, checked_level
+from ..arrays import array_of, checked_choice, checked_int, checked_level, random_generator
 from .intervals import normal_interval, unseen_share
-from .one_vs_rest import Array, Scores, positive_class, scores
+from .one_vs_rest import Array, Scores, positive_class, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 
@@ -103,6 +103,37 @@ class ProbabilityHistogram:
     positive: int
 
 
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """Observed against predicted frequency, in increasing bins without the empty ones. See `reliability_curve`.
+
+    Attributes:
+        predicted: mean prediction in the bin, over the population `(b,)`.
+        observed, low, high: frequency of the positive class in the bin, at π, with limits `(b,)`.
+        weight: the fraction of the population in the bin `(b,)`; they sum to 1.
+        prevalence: π of the class.
+        level: the level of the limits.
+        positive: the class.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.metrics import reliability_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> reliability_curve(log_probs, y, prevalence=0.1, bins=2).weight.round(2).tolist()
+        [0.5, 0.5]
+    """
+
+    predicted: Array
+    observed: Array
+    low: Array
+    high: Array
+    weight: Array
+    prevalence: float
+    level: float
+    positive: int
+
+
 def roc_curve(
     log_probs: Predictions,
     target: Numbers,
@@ -172,6 +203,63 @@ def precision_recall_curve(
     precision = right / (right + wrong)
     average = float(np.sum(np.diff(tpr, prepend=0.0) * precision))
     return PrecisionRecallCurve(tpr, precision, threshold, average, found.rate, found.positive)
+
+
+def reliability_curve(
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    bins: int = 15,
+    positive: int | None = None,
+    width: Literal["equal-mass", "equal-width"] = "equal-mass",
+    level: float = 0.95,
+    generator: Any = None,
+    groups: Numbers | None = None,
+    ignore_index: int = IGNORED,
+) -> ReliabilityCurve:
+    """Compare predicted probabilities of one class with how often it occurs, in bins of predictions, at the prevalence π.
+
+    In bin b the class has the frequency `π a₁ / (π a₁ + (1 − π) a₀)`, with a₁, a₀ the fractions of it and of the rest in b.
+    The limits are computed as those of `decision_curve`, for fixed edges of the bins.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
+        bins: the number of bins.
+        positive: the class; 1 where there are two.
+        width: "equal-mass", the same fraction of the population in each bin as far as ties allow, or "equal-width"; a
+            probability at an edge is in the upper bin.
+        level: coverage of the limits.
+        generator: random numbers for the limits; with a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.metrics import reliability_curve
+        >>> p = np.array([0.1, 0.1, 0.1, 0.1, 0.8, 0.8])
+        >>> curve = reliability_curve(np.log(np.stack([1 - p, p], 1)), [0, 0, 0, 1, 0, 1], prevalence=0.2, bins=2)
+        >>> curve.predicted.round(3).tolist(), curve.observed.round(3).tolist()
+        ([0.1, 0.8], [0.143, 0.333])
+    """
+    level, bins, stream = checked_level(level), checked_int(bins, "bins", 1), random_generator(generator)
+    even = checked_choice(width, "width", ("equal-mass", "equal-width")) == "equal-mass"
+    found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
+    weights = found.sample.population_weights
+    mass = np.bincount(found.place, weights)
+    # of lower predictions, plus half of that of equal ones
+    share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
+    _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
+    weight: Array = np.bincount(index, weights).astype(np.float64)
+    predicted = np.bincount(index, weights * found.probability) / weight
+
+    def observed(own: Array, rest: Array, pi: Array) -> Array:
+        return pi * own / (pi * own + (1 - pi) * rest)
+
+    counts = found.in_bins(index, len(weight))
+    values = with_limits(observed, counts, found.sample.prevalence, found.positive, level, stream)
+    return ReliabilityCurve(predicted, *values, weight, found.rate, level, found.positive)
 
 
 def probability_histogram(

@@ -17,9 +17,8 @@ from ..arrays import checked_choice, checked_int, checked_level
 from ..finding_tables import ByFinding, FindingRows, by_name, for_each_finding, option_by_name
 from ..prevalence import FindingMix
 from .class_statistics import make_spec
-from .confidence import Contrast, confidence_limits
+from .confidence import Contrast, EvaluationInputs, Key, confidence_limits, prepare
 from .decisions import cost_matrix
-from .evaluation_inputs import EvaluationInputs, Key, prepare
 from .figures import FIGURES, Evaluation, Figure
 from .intervals import ConfidenceLimits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample

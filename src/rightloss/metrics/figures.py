@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from scipy.special import logit
 
-from .calibration import symmetric
 from .class_statistics import Statistics
+from .recalibration import symmetric
 
 
 def expected_log_likelihood(s: Statistics) -> np.ndarray:
@@ -129,7 +129,7 @@ def calibration_gaps(s: Statistics) -> np.ndarray:
 
 
 def calibration_slope(s: Statistics) -> np.ndarray:
-    """b of `calibration.py`: 1 for a correct model, less for an overconfident one.
+    """b of `recalibration.py`: 1 for a correct model, less for an overconfident one.
 
     In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN if H is singular.
     """
@@ -147,7 +147,7 @@ def calibration_intercept(s: Statistics) -> np.ndarray:
 
 
 def calibration_intercept_by_class(s: Statistics) -> np.ndarray:
-    """a_k of `calibration.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 if the predictions are too low.
+    """a_k of `recalibration.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 if the predictions are too low.
 
     In a resample, one Newton step from the fit to the whole sample, on the log-odds of both sides.
     """

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import expit as expit
 from scipy.special import logit as logit
 
-from ..arrays import array_of, array_or_tensor, checked_int, logsumexp
+from ..arrays import array_of, checked_int, logsumexp
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample, refuse_findings, refuse_multi_hot
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 Array = NDArray[np.float64]
 
@@ -136,12 +136,8 @@ def scores(
     The arguments are those of `evaluate`; `prevalence` may be None if there are two classes and `purpose`, text for an error
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
-    given = array_or_tensor(log_probs, "log_probs")
-    refuse_findings(prevalence)
-    refuse_multi_hot(target, given)
-    chosen = positive_class(positive, given.shape[1]) if given.ndim > 1 and given.shape[1] > 1 else 0  # refused next
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    classes = sample.num_classes
+    chosen, classes = positive_class(positive, sample.num_classes), sample.num_classes
     if prevalence is None and classes > 2:
         remedy = "it depends on the mix of the others; give K frequencies"
         raise ValueError(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from ..extras import install
-from .calibration import ReliabilityCurve
-from .curves import PrecisionRecallCurve, ProbabilityHistogram, RocCurve
+from .curves import PrecisionRecallCurve, ProbabilityHistogram, ReliabilityCurve, RocCurve
 from .one_vs_rest import Array, expit, logit
 from .predictive_values import DecisionCurve, PredictiveValueCurve
 from .smooth_calibration import SmoothCalibrationCurve

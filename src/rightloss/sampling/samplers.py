@@ -1,22 +1,29 @@
-"""Samplers with chosen class frequencies, sharded over ranks and resumable in the middle of an epoch."""
+"""Samplers with chosen class frequencies, sharded over ranks and resumable in the middle of an epoch.
+
+Stage: labels, `Prevalence` → blocks of a random sequence of examples → this rank's items of an epoch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 import torch.distributed
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from ..arrays import Numbers
-from ..prevalence import Prevalence
+from ..arrays import Numbers, checked_int
+from ..prevalence import Prevalence, class_frequencies, mix_of_every_class
 from ..tensors import checked_generator, tensor_of
-from .checks import checked_int, checked_labels, checked_prevalence, whole_number
-from .draws import DRAWS_PER_BLOCK, Draws, DrawsByRate, StratifiedDraws
+
+# Random numbers are drawn in whole blocks, so that a sequence depends neither on its length nor on the number of replicas.
+DRAWS_PER_BLOCK = 2**16
+BATCHES_PER_BLOCK = 32
 
 Item = TypeVar("Item")
 
@@ -90,22 +97,16 @@ class ResumableSampler(Sampler[Item]):
             ValueError: if the state is damaged, or from a sampler with other arguments.
         """
         if not isinstance(state, Mapping):
-            raise ValueError(
-                f"Expected a state as `state_dict()` returns it, but got {type(state).__name__}: load what it returned."
-            )
+            raise ValueError(f"Expected what `state_dict()` returned, but got {type(state).__name__}: save it again.")
         expected, got = ({name: type(value).__name__ for name, value in each.items()} for each in (self.state_dict(), state))
         if got != expected:
-            raise ValueError(
-                f"Expected a state that holds {expected}, but got {got}: "
-                "load what `state_dict()` of a sampler of the same kind returned."
-            )
+            remedy = "load what `state_dict()` of a sampler of the same kind returned"
+            raise ValueError(f"Expected a state that holds {expected}, but got {got}: {remedy}.")
         config, sampling = {name: state[name] for name in self._config}, state["sampling"].cpu().double()
         own = self.sampling
         if config != self._config or sampling.shape != own.shape or not torch.allclose(sampling, own, rtol=1e-9, atol=0):
-            raise ValueError(
-                f"Expected the state of a sampler with {self._config} at the rates {own.tolist()}, "
-                f"but got one with {config} at {sampling.tolist()}: make this sampler like the one that was saved."
-            )
+            came = f"one with {config} at {sampling.tolist()}: make this sampler like the one that was saved"
+            raise ValueError(f"Expected the state of a sampler with {self._config} at {own.tolist()}, but got {came}.")
         seed, handed = state["seed"], state["handed"]
         if not -1 <= seed < 2**63 or not 0 <= handed <= (0 if seed == -1 else self._length):
             raise ValueError(f"Expected a place within an epoch, but got seed {seed}, handed {handed}: save it again.")
@@ -186,7 +187,7 @@ class RebalancedSampler(ResumableSampler[int]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        given = checked_labels(labels, checked_prevalence(prevalence))
+        given = checked_labels(labels, prevalence)
         total = whole_number(num_samples, "num_samples", len(given))
         draws = DrawsByRate(given, tensor_of(prevalence.sampling), DRAWS_PER_BLOCK)
         self._set_up(prevalence, draws, total, generator, num_replicas, rank, labels=len(given))
@@ -235,20 +236,182 @@ class StratifiedBatchSampler(ResumableSampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        given = checked_labels(labels, checked_prevalence(prevalence))
+        given = checked_labels(labels, prevalence)
         if given.is_floating_point():
             raise ValueError("Expected int labels, but got soft votes: use the majority's label, or RebalancedSampler.")
         batch_size = whole_number(batch_size, "batch_size")
         classes = int((prevalence.sampling > 0).sum())
         if batch_size < classes:
-            raise ValueError(
-                f"Expected `batch_size` to be at least the number of classes, {classes}, "
-                f"but got {batch_size}: enlarge the batch, or use RebalancedSampler."
-            )
+            came = f"{batch_size}: enlarge the batch, or use RebalancedSampler"
+            raise ValueError(f"Expected `batch_size` to be at least the number of classes, {classes}, but got {came}.")
         total = whole_number(num_batches, "num_batches", -(-len(given) // batch_size))
         draws = StratifiedDraws(given, tensor_of(prevalence.sampling), batch_size)
         sizes = {"labels": len(given), "batch_size": batch_size}
         self._set_up(prevalence, draws, total, generator, num_replicas, rank, **sizes)
+
+
+def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
+    """Return int64 labels (n,) or float64 votes (n, k); every sampled class must have an example, and no other class."""
+    if not isinstance(prevalence, Prevalence):
+        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
+    given = tensor_of(labels, "labels").detach().cpu()
+    if given.layout != torch.strided:
+        raise ValueError(f"Expected `labels` in a dense tensor, but got {given.layout}: call `.to_dense()` on it.")
+    if not given.is_floating_point() and given.ndim != 1:
+        remedy = "give one label per example, or votes as floats with rows that sum to 1"
+        raise ValueError(f"Expected int labels of shape (n,), but got {tuple(given.shape)}: {remedy}.")
+    sampled = prevalence.sampling > 0
+    if sampled.all():
+        mix_of_every_class(given, prevalence.num_classes)
+    elif not np.array_equal(seen := class_frequencies(given, prevalence.num_classes) > 0, sampled):
+        expected, got = (np.flatnonzero(which).tolist() for which in (sampled, seen))
+        came = f"{got}: leave the other examples out, or give them as unlabelled"
+        raise ValueError(f"Expected `labels` of class(es) {expected} only, those whose `sampling` is positive, but got {came}.")
+    return given.double() if given.is_floating_point() else given.long()
+
+
+def whole_number(value: Any, name: str, default: int | None = None, least: int = 1, most: int = sys.maxsize) -> int:
+    """Return an int of Python, NumPy or torch in `least`..`most`; for None the default, if there is one."""
+    if value is None and default is not None:
+        return default
+    given = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    return checked_int(
+        given, name, least, most, "give a whole number in that range" if default is None else "leave it out for the default"
+    )
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A random sequence of items, generated in blocks.
+
+    Attributes:
+        sampling: the class frequencies in it (K,), float64.
+        block: items in a block.
+    """
+
+    sampling: Tensor
+    block: int
+
+    def dealer(self, seed: int) -> Callable[[slice], Tensor]:
+        """Return a function that returns, at each call, the requested items of the next block."""
+        ...
+
+
+class DrawsByRate:
+    """Examples drawn with replacement, each at its rate p(n), see `RebalancedSampler`.
+
+    Args:
+        labels: int labels `(n,)`, or soft votes `(n, k)`, checked.
+        rho: the rates of the classes.
+        shape: the shape of a block, items first.
+    """
+
+    def __init__(self, labels: Tensor, rho: Float64[Tensor, " k"], *shape: int) -> None:
+        rates, self.sampling = _example_rates(labels, rho)
+        self._cumulative, self._shape, self.block = rates.cumsum(0), shape, shape[0]
+
+    def dealer(self, seed: int) -> Callable[[slice], Tensor]:
+        """Return the function that generates blocks of draws."""
+        generator = torch.Generator("cpu").manual_seed(seed)
+
+        def deal(wanted: slice) -> Int64[Tensor, " items *batch"]:
+            # Inverse transform sampling, because torch.multinomial accepts at most 2²⁴ examples.
+            uniform = torch.rand(self._shape, dtype=torch.float64, generator=generator, device="cpu")[wanted]
+            return torch.searchsorted(self._cumulative, uniform * self._cumulative[-1], right=True)
+
+        return deal
+
+
+class StratifiedDraws:
+    """Batches with a fixed count of each class, see `StratifiedBatchSampler`; int labels `(n,)`, checked."""
+
+    block = BATCHES_PER_BLOCK
+
+    def __init__(self, labels: Int64[Tensor, " n"], rho: Float64[Tensor, " k"], batch_size: int) -> None:
+        self._counts = _batch_counts(rho, batch_size)
+        self._members = labels.argsort(stable=True).split(labels.bincount(minlength=len(rho)).tolist())
+        self.sampling = self._counts.double() / batch_size
+
+    def dealer(self, seed: int) -> Callable[[slice], Tensor]:
+        """Return the function that generates blocks of batches, each in random order."""
+        generator = torch.Generator("cpu").manual_seed(seed)
+        classes = zip(self._members, self._counts.tolist(), strict=True)
+        decks = [Deck(cards, count, generator) for cards, count in classes if count]
+
+        def deal(wanted: slice) -> Int64[Tensor, "items batch"]:
+            block = torch.cat([deck.deal(self.block) for deck in decks], 1)
+            keys = torch.rand(block.shape, dtype=torch.float64, generator=generator, device="cpu")
+            return block[wanted].gather(1, keys[wanted].argsort(1))
+
+        return deal
+
+
+@dataclass
+class Deck:
+    """Examples in random order, dealt `count` at a time and reshuffled after all were used."""
+
+    cards: Int64[Tensor, " m"]
+    count: int
+    generator: torch.Generator
+    dealt: int = 0
+
+    def deal(self, hands: int) -> Int64[Tensor, "hands count"]:
+        pieces, wanted = [], hands * self.count
+        while wanted:
+            used = self.dealt % len(self.cards)
+            if used == 0:
+                self._shuffle()
+            pieces.append(self.cards[used : used + wanted])
+            self.dealt += len(pieces[-1])
+            wanted -= len(pieces[-1])
+        return torch.cat(pieces).view(hands, self.count)
+
+    def _shuffle(self) -> None:
+        """Shuffle, uniformly among the orders in which no example occurs twice in one hand."""
+        held = self.dealt % self.count if self.count <= len(self.cards) else 0
+        free, holding = self.cards.split([len(self.cards) - held, held])
+        free = self._shuffled(free)
+        if held == 0:
+            self.cards = free
+        else:
+            head, rest = free[: self.count - held], free[self.count - held :]
+            self.cards = torch.cat([head, self._shuffled(torch.cat([rest, holding]))])
+
+    def _shuffled(self, cards: Tensor) -> Tensor:
+        return cards[torch.randperm(len(cards), generator=self.generator, device="cpu")]
+
+
+def _example_rates(labels: Tensor, rho: Float64[Tensor, " k"]) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " k"]]:
+    """Return p(n) of each example, and the resulting class frequencies."""
+    if not labels.is_floating_point():
+        return (rho / labels.bincount(minlength=len(rho)))[labels], rho
+    votes = labels / labels.sum(1, keepdim=True)
+    rates = (votes / torch.where(rho > 0, votes.sum(0), 1.0)) @ rho
+    return rates, rates @ votes
+
+
+def _batch_counts(sampling: Float64[Tensor, " k"], batch_size: int) -> Int64[Tensor, " k"]:
+    """Round batch_size · ρ by largest remainder; every sampled class gets at least 1, and the others share the rest.
+
+    A class with ρ = 0 gets none.
+    """
+    alone = torch.zeros_like(sampling, dtype=torch.bool)
+    while True:
+        counts = torch.ones_like(sampling, dtype=torch.int64)
+        counts[~alone] = _largest_remainder(sampling[~alone], batch_size - int(alone.sum()))
+        forgotten = (counts == 0) & (sampling > 0)
+        if not bool(forgotten.any()):
+            return counts
+        alone |= forgotten
+
+
+def _largest_remainder(shares: Float64[Tensor, " k"], total: int) -> Int64[Tensor, " k"]:
+    # Rounded, so that ties always go to the first class.
+    quota = (total * shares / shares.sum()).round(decimals=9)
+    counts = quota.floor().long()
+    order = (quota - counts).argsort(descending=True, stable=True)
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
 
 
 @dataclass
@@ -262,15 +425,10 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     running = torch.distributed.is_available() and torch.distributed.is_initialized()
     replicas = whole_number(num_replicas, "num_replicas", torch.distributed.get_world_size() if running else 1)
     if rank is None and not running and replicas > 1:
-        raise ValueError(
-            f"Expected `rank` along with num_replicas={replicas}, but got None: "
-            "give each process its rank, or initialise torch.distributed first."
-        )
-    own = torch.distributed.get_rank() if running else 0
-    rank = own if rank is None else checked_int(rank, "rank")
-    if not 0 <= rank < replicas:
-        raise ValueError(f"Expected `rank` in 0..{replicas - 1}, but got {rank}: pass the `num_replicas` that it belongs to.")
-    return replicas, rank
+        remedy = "give each process its rank, or initialise torch.distributed first"
+        raise ValueError(f"Expected `rank` along with num_replicas={replicas}, but got None: {remedy}.")
+    rank = (torch.distributed.get_rank() if running else 0) if rank is None else rank
+    return replicas, whole_number(rank, "rank", None, 0, replicas - 1)
 
 
 def _within(positions: range, low: int, size: int) -> slice:

@@ -19,9 +19,16 @@ from torch.utils.data import Dataset, IterableDataset
 from ..arrays import Numbers
 from ..prevalence import Prevalence
 from ..tensors import tensor_of
-from .checks import checked_int, checked_labels, checked_prevalence, whole_number
-from .draws import BATCHES_PER_BLOCK, Deck, Draws, DrawsByRate, StratifiedDraws
-from .samplers import ResumableSampler
+from .samplers import (
+    BATCHES_PER_BLOCK,
+    Deck,
+    Draws,
+    DrawsByRate,
+    ResumableSampler,
+    StratifiedDraws,
+    checked_labels,
+    whole_number,
+)
 
 
 class SemiSupervisedBatchSampler(ResumableSampler[list[int]]):
@@ -81,7 +88,7 @@ class SemiSupervisedBatchSampler(ResumableSampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        given = checked_labels(labels, checked_prevalence(prevalence))
+        given = checked_labels(labels, prevalence)
         pool = whole_number(num_unlabelled, "num_unlabelled")
         batch_size = whole_number(batch_size, "batch_size")
         beside = whole_number(unlabelled_batch_size, "unlabelled_batch_size", batch_size)
@@ -130,7 +137,7 @@ class SemiSupervisedDataset(Dataset[tuple[Any, Any]]):
     def __init__(self, labelled: MapDataset, unlabelled: MapDataset, ignore_index: int = -100) -> None:
         self.labelled = _checked_dataset(labelled, "labelled")
         self.unlabelled = _checked_dataset(unlabelled, "unlabelled")
-        self.ignore_index = checked_int(ignore_index, "ignore_index")
+        self.ignore_index = whole_number(ignore_index, "ignore_index", least=-(2**63))
 
     def __len__(self) -> int:
         """Return the number of examples, labelled and unlabelled."""
@@ -150,10 +157,8 @@ class SemiSupervisedDataset(Dataset[tuple[Any, Any]]):
         item = self.labelled[place]
         if not isinstance(item, tuple) or len(item) != 2:
             size = f" of length {len(item)}" if isinstance(item, tuple) else ""
-            raise ValueError(
-                f"Expected items of `labelled` to be tuples (x, y), but got {type(item).__name__}{size}: "
-                "return such pairs from its `__getitem__`, or wrap tensors in a TensorDataset."
-            )
+            came = f"{type(item).__name__}{size}: return such pairs from its `__getitem__`, or wrap tensors in a TensorDataset"
+            raise ValueError(f"Expected items of `labelled` to be tuples (x, y), but got {came}.")
         return item
 
     @cached_property
@@ -178,7 +183,7 @@ def split_unlabelled(
         target: int labels `(n,)`, dense `(n, h, w, …)`, or soft votes, float `(n, k)` or `(n, k, h, w, …)`.
         ignore_index: the int label that means "no label".
 
-        Raises:
+    Raises:
         ValueError: if the arguments are not tensors, or not one row of outputs per target, or class numbers are floats.
 
     Examples:
@@ -190,7 +195,7 @@ def split_unlabelled(
         ([[0.0, 1.0], [2.0, 3.0]], [1, 0], [[4.0, 5.0], [6.0, 7.0]])
     """
     _check_rows(outputs, target)
-    ignore_index = checked_int(ignore_index, "ignore_index")
+    ignore_index = whole_number(ignore_index, "ignore_index", least=-(2**63))
     # In int64, because -100 would be 156 in uint8.
     empty = target == 0 if target.is_floating_point() else target.long() == ignore_index
     unlabelled = empty.unsqueeze(-1).flatten(1).all(1)
@@ -232,10 +237,8 @@ def _labelled_draws(labels: Tensor, prevalence: Prevalence, batch_size: int) -> 
 
 def _checked_dataset(data: Any, name: str) -> MapDataset:
     if isinstance(data, IterableDataset) or not isinstance(data, MapDataset):
-        raise ValueError(
-            f"Expected `{name}` to be a dataset with `__len__` and `__getitem__`, but got {type(data).__name__}: "
-            "examples are drawn by index, so read a stream into a list or a file first."
-        )
+        came = f"{type(data).__name__}: examples are drawn by index, so read a stream into a list or a file first"
+        raise ValueError(f"Expected `{name}` to be a dataset with `__len__` and `__getitem__`, but got {came}.")
     if len(data) == 0:
         raise ValueError(f"Expected at least one {name} example, but got none: is the path or the filter right?")
     return data
@@ -255,10 +258,8 @@ def _like_without_label(label: Any, ignore_index: int) -> Any:
         raise _wrong_label(of)
     holds = torch.iinfo(kind.dtype)
     if not holds.min <= ignore_index <= holds.max:
-        raise ValueError(
-            f"Expected labels of a dtype that holds `ignore_index`, {ignore_index}, but got {of}: "
-            f"convert them to int64, or choose an index in {holds.min}..{holds.max} that is no class."
-        )
+        remedy = f"convert them to int64, or choose an index in {holds.min}..{holds.max} that is no class"
+        raise ValueError(f"Expected labels of a dtype that holds `ignore_index`, {ignore_index}, but got {of}: {remedy}.")
     return torch.full_like(label, ignore_index) if isinstance(label, Tensor) else np.full_like(label, ignore_index)[()]
 
 
@@ -279,19 +280,13 @@ def _wrong_label(got: str) -> ValueError:
 def _check_rows(outputs: object, target: object) -> None:
     for name, value in (("outputs", outputs), ("target", target)):
         if not isinstance(value, Tensor):
-            raise ValueError(
-                f"Expected `{name}` to be a tensor, but got {type(value).__name__}: call this function for each output "
-                f"separately."
-            )
+            remedy = "call this function for each output separately"
+            raise ValueError(f"Expected `{name}` to be a tensor, but got {type(value).__name__}: {remedy}.")
     assert isinstance(outputs, Tensor)
     assert isinstance(target, Tensor)
     if outputs.ndim == 0 or target.ndim == 0 or len(outputs) != len(target):
-        raise ValueError(
-            f"Expected a row of outputs per target, but got shapes {tuple(outputs.shape)} and {tuple(target.shape)}: "
-            "give both for the same batch, with the examples first."
-        )
+        came = f"shapes {tuple(outputs.shape)} and {tuple(target.shape)}"
+        raise ValueError(f"Expected a row of outputs per target, but got {came}: give both for the same batch, examples first.")
     if target.ndim == 1 and target.is_floating_point():
-        raise ValueError(
-            f"Expected int labels, or soft votes with a column per class, but got {target.dtype} of shape "
-            f"{tuple(target.shape)}: call `target.long()` on class numbers."
-        )
+        came = f"{target.dtype} of shape {tuple(target.shape)}: call `target.long()` on class numbers"
+        raise ValueError(f"Expected int labels, or soft votes with a column per class, but got {came}.")

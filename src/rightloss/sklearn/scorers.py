@@ -20,8 +20,8 @@ from sklearn.utils.validation import column_or_1d
 
 from ..arrays import Numbers, checked_choice, log_prob_table
 from ..metrics.class_statistics import make_spec
+from ..metrics.confidence import EvaluationInputs, prepare
 from ..metrics.decisions import cost_matrix
-from ..metrics.evaluation_inputs import EvaluationInputs, prepare
 from ..metrics.figures import FIGURES
 from ..metrics.sample import Sample
 from ..predictive import retarget

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit, logit
 
-from ..card.calibration_plot import calibration_plot
-from ..card.page import render
-from ..card.slider import grid, one_against_rest
+from ..card.charts import calibration_plot
+from ..card.page import grid, one_against_rest, render
 from ..card.words import counted, figure, limits, number, percent, share
 from ..metrics.one_vs_rest import log_odds
 from ..metrics.smooth_calibration import weighted_quantiles

@@ -1,6 +1,6 @@
 """The figures of a study.
 
-Stage: `StudyResults`, `Summary` → `Drawing`s of `rightloss.card.plots` side by side: intercepts during training, figures over
+Stage: `StudyResults`, `Summary` → `Drawing`s of `rightloss.card.svg` side by side: intercepts during training, figures over
 prevalences, by inference, of ratings, and, for `Panel`s of cells with the same data, net and training, ROC curves with
 histograms, and reliability; `Drawing` → HTML of each plot; one SVG, which needs no page.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import expit
 
-from ...card.plots import Axis, Scale, Series, drawing, plot, swatch, tag
+from ...card.svg import Axis, Scale, Series, drawing, plot, swatch, tag
 from ...card.words import number, share
 from ...lidc.votes import rounded_mean
 from ...metrics import Figure, RocCurve, probability_histogram, reliability_curve, roc_curve

@@ -1,24 +1,68 @@
-"""The drawings of a card: a picture of 1,000 people, predictive values by prevalence, and net benefit.
+"""The three charts of a card: calibration, predictive values by prevalence, and net benefit by threshold.
 
-Stage: an answer of a card's numbers → SVG by `plots`, or the paths of points.
+Stage: named predictions, labels, π, or an answer of a card's numbers → SVG by `svg`, or a sentence that says why there is none.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import expit, logit
 
-from .figures import Plain
-from .plots import Axis, Series, plot
+from ..metrics import smooth_calibration_curve
+from .svg import Axis, Series, plot, tag
 from .words import number, percent
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_PLACES = ("found", "false_alarms", "rest", "missed")  # the missed are far from the flagged
+    from ..metrics.sample import Mix, Numbers, Predictions
+    from .numbers import Plain
+
+_LOWEST, _HIGHEST = 1e-6, 0.9999
+
+
+def calibration_plot(
+    predictions: Mapping[str, Predictions], target: Numbers, prevalence: Mix, positive: int, groups: Numbers | None = None
+) -> Markup:
+    """Return the plot of smooth calibration curves; those that cannot be fitted are left out.
+
+    Args:
+        predictions: log-probabilities by their name in the legend.
+        target: labels.
+        prevalence: π, as in `metrics.smooth_calibration_curve`.
+        positive: the class.
+        groups: ids of patients, if rows are not independent.
+    """
+    curves = {}
+    for name, log_probs in predictions.items():
+        try:
+            curves[name] = smooth_calibration_curve(log_probs, target, prevalence, positive=positive, groups=groups)
+        except ValueError:  # predictions that are all equal, or separate the classes
+            continue
+    if not curves:
+        return tag(
+            "p", "No calibration curve: predictions are all equal, or separate the classes of these rows.", class_="note"
+        )
+    rate = next(iter(curves.values())).prevalence
+    return curve_plot(curves, rate)
+
+
+def curve_plot(curves: Mapping[str, Any], rate: float) -> Markup:
+    """Return the plot of fitted curves, which have `predicted`, `observed`, `low`, `high` and `ici`, where `rate` have it."""
+    values = np.concatenate([[*each.predicted, *each.observed] for each in curves.values()])
+    axes = [Axis.around(name, np.clip(values, _LOWEST, _HIGHEST), "log-odds") for name in ("predicted risk", "observed risk")]
+    lines = [
+        Series(name, each.predicted, each.observed, each.low, each.high, style=i)
+        for i, (name, each) in enumerate(curves.items())
+    ]
+    distances = "; ".join(f"{name}: {percent(each.ici)}" for name, each in curves.items())
+    alt = f"Observed against predicted risk where {percent(rate)} have it; mean distance from being right: {distances}."
+    ends = [axes[0].low, axes[0].high]
+    return plot(axes[0], axes[1], [Series("calibrated", ends, ends, style=None), *lines[::-1]], alt=alt)
 
 
 def value_plot(answer: Plain, question: Plain) -> Markup:
@@ -60,17 +104,3 @@ def benefit_plot(answer: Plain, question: Plain) -> Markup:
     y = Axis(f"net benefit among {unit:,} people", -0.35 * top, 1.05 * top, words=number)
     alt = f"Net benefit by threshold where {percent(rate)} have it: of the model, of flagging everybody and of flagging nobody."
     return plot(x, y, series, alt=alt, marker=True)
-
-
-def dots(answer: Plain) -> dict[str, str]:
-    """Return a path for each kind of people of 1,000: a point for each, 25 in a column, one column after the other."""
-    total = sum(answer["whole_people"].values())
-    shares = {name: 1000 * answer["whole_people"][name] / total for name in _PLACES}
-    whole = {name: math.floor(each) for name, each in shares.items()}
-    for name in sorted(shares, key=lambda name: whole[name] - shares[name])[: 1000 - sum(whole.values())]:
-        whole[name] += 1
-    paths, place = {}, 0
-    for name, count in whole.items():
-        paths[name] = "".join(f"M{10 * (i // 25) + 5} {10 * (i % 25) + 5}h0" for i in range(place, place + count))
-        place += count
-    return paths

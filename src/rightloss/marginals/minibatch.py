@@ -1,19 +1,94 @@
-"""RunningMarginal: q as an exponential average over recent minibatches."""
+"""q from the minibatches: the present one, a running average of all, and one of these for each of several findings."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import MinibatchEstimate, cannot_be_read, check_classes, in_transform
+from .contract import Marginal, MinibatchEstimate, cannot_be_read, check_classes, in_transform
+from .pool import PoolMarginal
 
 _ONE = torch.tensor(1)
+
+
+class BatchMarginal(nn.Module):
+    """q = m, the minibatch's own `avg_n β_n p(k|x_n,w)`, Eq. (4).
+
+    Simple and stateless: use it for `torch.func` and for regression. log m is biased downwards by about
+    Var[m]/(2 p(k|w)²), of order 1/n. At a small prevalence with the paper's reference it depends on few examples.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.BatchMarginal())
+        >>> y = torch.tensor([0, 1, 0, 1])
+        >>> abs(float(loss(torch.ones(4, 2), y))) < 1e-6  # a constant prediction gains nothing
+        True
+    """
+
+    def prepare(self, num_classes: int | None) -> None:
+        """Accept any support."""
+
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
+        return sampling
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        if estimate.examples < 2:
+            raise ValueError(
+                "Expected a batch of at least 2 examples for BatchMarginal, but got 1: its marginal is its own prediction, "
+                "so the gain and its gradient are 0; use PoolMarginal or RunningMarginal, or larger batches."
+            )
+        return estimate.log_m
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        return self.value(estimate)
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""
+
+
+class ClasswiseMarginal(nn.Module):
+    """q = m with an average per class: `m_k = Σ_c r_c avg_{n: y_n=c} p(k|x_n,w)`, the appendix's last equation.
+
+    It sums to 1, and needs every class in every (global) batch: use `StratifiedBatchSampler`.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.ClasswiseMarginal())
+        >>> abs(float(loss(torch.ones(3, 2), torch.tensor([0, 1, 1])))) < 1e-6
+        True
+    """
+
+    def prepare(self, num_classes: int | None) -> None:
+        check_classes(num_classes, "ClasswiseMarginal", "it averages within classes")
+
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
+        found = realised()
+        missing = found == 0
+        if cannot_be_read(found):
+            return torch.where(missing.any(), torch.nan, found)
+        if bool(missing.any()):
+            absent = torch.nonzero(missing).flatten().tolist()
+            raise ValueError(
+                f"Expected every class in the batch for ClasswiseMarginal, but class(es) {absent[:10]} are missing: "
+                "use StratifiedBatchSampler, larger batches, or another marginal."
+            )
+        return found
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        return estimate.log_m
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        return estimate.log_m
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""
 
 
 class RunningMarginal(nn.Module):
@@ -114,6 +189,68 @@ class RunningMarginal(nn.Module):
 
     def extra_repr(self) -> str:
         return f"decay={self.decay:g}"
+
+
+class FindingMarginals(nn.ModuleList):
+    """Copies of one marginal, one for each finding; that of a finding that no row of the minibatch has read is not updated.
+
+    Args:
+        marginal: the one to copy: `RunningMarginal`, `BatchMarginal`, `ClasswiseMarginal` or `AuxiliaryMarginal`.
+        num_findings: L.
+    """
+
+    def __init__(self, marginal: Marginal, num_findings: int) -> None:
+        given: Any = marginal
+        if not isinstance(given, nn.Module) or isinstance(given, PoolMarginal):
+            came = f"{type(given).__name__}: use RunningMarginal(), or one loss for each finding"
+            raise ValueError(f"Expected a marginal of the minibatches for multi-label findings, but got {came}.")
+        super().__init__(copy.deepcopy(given) for _ in range(num_findings))
+
+    @property
+    def each(self) -> list[Marginal]:
+        """The marginals in the order of the findings."""
+        return [cast(Marginal, marginal) for marginal in self]
+
+    def prepare(self, num_classes: int | None) -> None:
+        for marginal in self.each:
+            marginal.prepare(num_classes)
+
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
+        found: list[Tensor] = []
+
+        def once() -> Tensor:
+            found[:] = found or [realised()]
+            return found[0]
+
+        def of(number: int) -> Callable[[], Tensor]:
+            return lambda: once()[number]
+
+        each = [marginal.sampling_frequencies(sampling[number], of(number)) for number, marginal in enumerate(self.each)]
+        return torch.stack(each) if found else sampling
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "l k"]:
+        return self._each(estimate, "value")
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "l k"]:
+        return self._each(estimate, "update")
+
+    def reset(self) -> None:
+        for marginal in self.each:
+            marginal.reset()
+
+    def _each(self, estimate: MinibatchEstimate, call: str) -> Tensor:
+        """Return log q of each finding; log m for one that was not read, which then has no weight in the loss."""
+        log_m, read = estimate.log_m, estimate.read
+        if read is None or not cannot_be_read(log_m):
+            used = [True] * len(self) if read is None else read.tolist()
+            parts = zip(self.each, log_m, used, strict=True)
+            own = estimate._replace(read=None, measure=None)
+            return torch.stack([getattr(each, call)(own._replace(log_m=m)) if use else m for each, m, use in parts])
+        # without reading a value: a marginal ignores a minibatch that is not finite
+        masked = torch.where(read[:, None], log_m, -torch.inf)
+        own = estimate._replace(read=None, measure=None, finite=False)
+        found = torch.stack([getattr(each, call)(own._replace(log_m=m)) for each, m in zip(self.each, masked, strict=True)])
+        return torch.where(read[:, None], found, log_m)
 
 
 def running_average(

@@ -23,6 +23,7 @@ from ..metrics.predictive_values import AT_A_THRESHOLD, OperatingPoint, decision
 from ..metrics.smooth_calibration import smooth_calibration_curve
 from ..prevalence import Prevalence
 from .inputs import Question
+from .thousand_people import whole_people
 from .words import crowd
 
 Plain = dict[str, Any]
@@ -87,17 +88,6 @@ def at_threshold(at: OperatingPoint) -> Plain:
         each = getattr(at, theirs)
         found[ours] = figure(each.value, each.low, each.high, each.reason)
     return found
-
-
-def whole_people(at: OperatingPoint) -> dict[str, int]:
-    """Return people in whole people who add up: found, false alarms, missed, and the rest."""
-    parts = {"found": at.found.value, "false_alarms": at.false_alarms.value, "missed": at.missed.value}
-    parts["rest"] = at.people - sum(parts.values())
-    whole = {name: math.floor(each + 1e-9) for name, each in parts.items()}
-    by_remainder = sorted(parts, key=lambda name: whole[name] - parts[name])
-    for name in by_remainder[: round(at.people) - sum(whole.values())]:
-        whole[name] += 1
-    return whole
 
 
 def moving(seen: Scores, question: Question, level: float) -> Plain:
