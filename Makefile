@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TABLES ?= .venv-tables
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-PROSE := src docs benchmarks examples tests README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md
+PROSE := src docs benchmarks evidence examples tests README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
@@ -56,7 +56,7 @@ dist: $(VENV)/.release ## a wheel and a source archive into dist/, checked as a 
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove the environment, caches and everything built; results/ stays
-	rm -rf $(VENV) .venv-* site .cache dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
+	rm -rf $(VENV) .venv-* site .cache dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out evidence/out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched last, so an interrupted installation is taken up again.

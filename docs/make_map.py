@@ -15,7 +15,6 @@ ORDER = (  # of data flow, as tests/test_layout.py enforces it
     *(
         "extras.py",
         "atomic_files.py",
-        "lock.py",
         "ray_cluster.py",
         "process_pool.py",
         "arrays.py",

@@ -26,8 +26,8 @@ from test_cli import failing_with
 from test_cli_study import SMALL, contents
 
 import rightloss
+from rightloss.atomic_files import only_run
 from rightloss.cli import study as command
-from rightloss.lock import only_run
 from rightloss.study import execute, report
 from rightloss.study.config import PRESETS
 from rightloss.study.datasets import source_of, study_data

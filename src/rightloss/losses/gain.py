@@ -102,7 +102,7 @@ def information_gain(
     the declared ρ_k replace the label frequencies f_k of the batch, which would be the mean of Eq. (1). The f_k come
     from the same rows as the gradient of log p(k|w), so that the gradient of f_k log p(k|w) is biased in a minibatch; with ρ_k
     it is not. At κ = 0 the loss stays the paper's, where a constant prediction gains nothing in any batch.
-    `benchmarks/label_frequencies.py` compares both.
+    docs/benchmarks/label_frequencies.md compares both.
     """
     gain = labels.gather(log_probs)
     if terms.of_marginal is None:

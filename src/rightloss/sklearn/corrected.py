@@ -76,14 +76,14 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     used, unless always predicting π is better than it and "affine" scores higher. If a class has only one row, the closed form
     is used.
 
-    In `benchmarks/claim.py` and `corrections.py` "beta" is level with the best of all corrections most often, and behind always
+    In `evidence/claim.py` and `corrections.py` "beta" is level with the best of all corrections most often, and behind always
     predicting π on one table; step 2 is for that. `comparison_` has the scores of all corrections.
 
     **Smoothing.** At a small π a few rows far out decide the log-likelihood. There linear models and networks extrapolate, and
     claim likelihood ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to
     each class's share of the likelihood of x, for n_k labelled rows of class k, so that no ratio exceeds about n_k + 1. For two
     classes the order of the predictions stays. It costs where classes are nearly separable, and for trees. It is off by
-    default: with "auto" as the method it is behind as often as ahead (`benchmarks/claim.py`).
+    default: with "auto" as the method it is behind as often as ahead (`evidence/claim.py`).
 
     **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
