@@ -31,7 +31,7 @@ from .scores import Asked, Labelled, is_model, labelled_by_model, labelled_score
 from .terminal import print_json, print_sentences, quiet_exit, require, warnings_on_stderr
 
 if TYPE_CHECKING:
-    from ..study.pooled_predictions import Cell
+    from ..study.results import Cell
     from ..tabular import TableModel
 
 _YES = {"1", "1.0", "yes", "y", "true", "t", "positive", "pos", "+", "case"}  # a class that its column names
@@ -195,7 +195,7 @@ def _of_study(folder: Path, asked: Asked, cell: list[str]) -> tuple[Labelled, di
 
     from ..prevalence import Prevalence
     from ..study import read_one_file, read_study
-    from ..study.pooled_predictions import cells
+    from ..study.results import cells
 
     if asked.by or asked.target or asked.score or asked.group or asked.from_ is not None:
         raise ValueError(f"Expected no columns with the study {folder}, but got some: its labels and patients are its own.")
