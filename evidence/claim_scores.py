@@ -19,8 +19,7 @@ from torch import Tensor
 
 from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
 from rightloss.calibration.held_out import HeldOut
-from rightloss.calibration.likelihood import maximise
-from rightloss.calibration.model import CalibrationKind, fit_slopes
+from rightloss.calibration.model import CalibrationKind, fit_slopes, maximise
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 

@@ -39,8 +39,7 @@ from rightloss.lidc.splits import Parts
 from rightloss.study.config import CONTOURS, RunConfig, StudyConfig
 from rightloss.study.datasets import StudyData, source_of, study_data, study_images
 from rightloss.study.training.batches import Batches, stream
-from rightloss.study.training.candidates import Candidate, score, take_step
-from rightloss.study.training.models import Model
+from rightloss.study.training.candidates import Candidate, Model, score, take_step
 
 from .engine import OUT, Comparison
 from .pages import axes, table

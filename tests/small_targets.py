@@ -24,7 +24,6 @@ from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
 from rightloss.marginals import Marginal
 
 FEATURES, ROWS, NUM_DATA = 3, 14, 40
-KINDS = ("hard", "soft", "dense", "dense soft")
 REFERENCES: dict[str, Callable[[Prevalence], Any]] = {
     "sampling": lambda prevalence: None,
     "population": lambda prevalence: prevalence.population,
@@ -42,7 +41,7 @@ MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
 
 @dataclass(frozen=True)
 class Small:
-    """A linear model, in float64, over `k` classes; labels of one of the KINDS, each class among them."""
+    """A linear model, in float64, over `k` classes; labels "hard", "soft", "dense" or "dense soft", each class among them."""
 
     k: int = 3
     make: Callable[[], ClassLikelihood] = Categorical
@@ -123,12 +122,7 @@ def by_hand(
     return float(np.sum(votes * np.log(moved), 1).mean() - np.sum(counted * np.log(q))), m
 
 
-def log_prior_by_hand(params: Mapping[str, Tensor], scale: float = 2.0) -> float:
-    """Return the log density of independent N(0, scale²)."""
-    flat = np.concatenate([np.asarray(value).ravel() for value in params.values()])
-    return float(np.sum(-0.5 * (flat / scale) ** 2 - np.log(scale * np.sqrt(2 * np.pi))))
-
-
 def posterior_by_hand(gain: float, params: Mapping[str, Tensor]) -> float:
-    """What the target gives: the mean gain, and the prior's share of one example."""
-    return gain + log_prior_by_hand(params) / NUM_DATA
+    """What the target gives: the mean gain, and one example's share of the log density of independent N(0, 2²)."""
+    flat = np.concatenate([np.asarray(value).ravel() for value in params.values()])
+    return gain + float(np.sum(-0.5 * (flat / 2) ** 2 - np.log(2 * np.sqrt(2 * np.pi)))) / NUM_DATA

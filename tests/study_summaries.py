@@ -6,7 +6,7 @@ import math
 
 from rightloss.metrics import Figure
 from rightloss.study.config import StudyConfig
-from rightloss.study.pooled_predictions import CellKey
+from rightloss.study.results import CellKey
 from rightloss.study.summary import CellPair, CellSummary, PairedFigure
 
 CONFIG = StudyConfig("table1", losses=("information-gain", "published", "weighted"))

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +95,18 @@ def not_numbers(group: Group, report: Report) -> list[RunResult]:
     results = fake(group, report)
     results[-1].log_probs[3] = np.nan
     return results
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def processes_of(log: Path) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from rightloss.cli.predictions_file import FileFormat, as_predicted, open_predictions
+from rightloss.cli.tables import FileFormat, as_predicted, open_predictions
 
 
 def people(rows: int = 240, seed: int = 0, share: float = 0.5) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, by one run at a time."""
 
 import errno
 import os
@@ -9,8 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from rightloss.atomic_files import whole_file, write_whole
-from rightloss.lock import only_run
+from rightloss.atomic_files import only_run, whole_file, write_whole
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -69,7 +68,7 @@ def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_lock_of_a_killed_process_locks_nobody_out(tmp_path: Path) -> None:
-    program = "import os, pathlib, sys; from rightloss.lock import only_run\n"
+    program = "import os, pathlib, sys; from rightloss.atomic_files import only_run\n"
     program += "with only_run(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")])
     assert (killed.returncode, (tmp_path / "out.lock").exists()) == (-9, True)

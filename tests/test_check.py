@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from draws import assert_refused, population, stream, unchecked_types
+from draws import assert_refused, stream, unchecked_types
 from normal_classes import DISTANCE, certain, constant, drawn, equal, exact, mix
 from scipy.optimize import brentq
 from scipy.special import expit, log_expit, log_softmax, logit
@@ -30,7 +30,6 @@ THREE = Prevalence(mix(0.9, 0.08, 0.02), mix(0.5, 0.3, 0.2))
 SETTINGS: dict[str, tuple[Prevalence, int]] = {
     "rare": (RARE, 800),
     "very rare, few rows": (Prevalence.binary(0.001), 200),
-    "as in the population": (Prevalence(mix(0.8, 0.2), mix(0.8, 0.2)), 500),
     "three classes": (THREE, 900),
 }
 
@@ -46,7 +45,7 @@ def right(prevalence: Prevalence, n: int, seed: int) -> tuple[np.ndarray, np.nda
 def checks_of_right_models(setting: str) -> list[Check]:
     prevalence, n = SETTINGS[setting]
     found = []
-    for seed in range(100, 220):
+    for seed in range(100, 180):
         unlabelled = exact(drawn(prevalence.population, n, 10_000 + seed)[0], prevalence.population)
         found.append(check(*right(prevalence, n, 2000 * seed), prevalence, unlabelled=unlabelled))
     return found
@@ -55,31 +54,18 @@ def checks_of_right_models(setting: str) -> list[Check]:
 class TestRightModels:
     @pytest.mark.long
     @pytest.mark.parametrize("setting", SETTINGS)
-    def test_all_rows_are_ok_in_at_least_95_of_100_cases(self, setting: str) -> None:
-        alarms = [not each.ok for each in checks_of_right_models(setting)]
-        assert np.mean(alarms) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(alarms)), np.mean(alarms)
-
-    @pytest.mark.parametrize("setting", SETTINGS)
-    def test_no_row_has_small_p_values_more_often_than_chance(self, setting: str) -> None:
+    def test_all_rows_are_ok_in_at_least_95_of_100_cases_and_none_is_small_more_often_than_chance(self, setting: str) -> None:
         found = checks_of_right_models(setting)
-        assert [row.name for row in found[0].rows] == [
-            "label mix",
-            "mean prediction",
-            "calibration slope",
-            "calibration intercept",
-            "skill",
-            "label shift",
-            "unlabelled mean",
-        ]
-        for row in found[0].rows:
-            values = [p for each in found if (p := each[row.name].p_value) is not None]
-            assert np.mean([value < 0.1 for value in values]) < 0.1 + 4 * math.sqrt(0.09 / len(values)), row.name
-
-    @pytest.mark.parametrize("name", ["label mix", "calibration slope", "calibration intercept"])
-    def test_p_values_are_not_too_large_either(self, name: str) -> None:
-        values = [each[name].p_value for each in checks_of_right_models("rare")]
-        below = np.mean([value is not None and value < 0.3 for value in values])
-        assert abs(below - 0.3) < 4 * math.sqrt(0.21 / len(values)) + 0.03  # a mix is one of few numbers
+        alarms = [not each.ok for each in found]
+        assert np.mean(alarms) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(alarms)), np.mean(alarms)
+        names = ["label mix", "mean prediction", "calibration slope", "calibration intercept", "skill"]
+        assert list(found[0]) == [*names, "label shift", "unlabelled mean"]
+        for name in found[0]:
+            values = [p for each in found if (p := each[name].p_value) is not None]
+            assert np.mean([value < 0.1 for value in values]) < 0.1 + 4 * math.sqrt(0.09 / len(values)), name
+            if setting == "rare" and name in ("label mix", "calibration slope", "calibration intercept"):  # nor too large
+                below = np.mean([value < 0.3 for value in values])
+                assert abs(below - 0.3) < 4 * math.sqrt(0.21 / len(values)) + 0.03  # a mix is one of few numbers
 
     def test_a_constant_prediction_of_the_population_is_right_too(self) -> None:
         found = check(constant(RARE.population, 400).astype(np.float32), np.arange(400) % 2, RARE)
@@ -156,16 +142,16 @@ MISTAKES: dict[str, tuple[Callable[[Prevalence], Check], tuple[str, ...], str]] 
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("prevalence", [RARE, THREE], ids=["two classes", "three classes"])
     @pytest.mark.parametrize("mistake", MISTAKES)
-    def test_each_is_found_and_named(self, mistake: str, prevalence: Prevalence) -> None:
+    def test_each_is_found_and_named(self, mistake: str) -> None:
         make, rows, words = MISTAKES[mistake]
-        found = make(prevalence)
-        assert not found.ok
-        for name in rows:
-            assert found[name].verdict == "look", f"{name}\n{found}"
-        assert re.search(words, found[rows[-1]].remedy), found
-        assert found[rows[-1]].remedy in str(found)
+        for prevalence in (RARE, THREE):
+            found = make(prevalence)
+            assert not found.ok
+            for name in rows:
+                assert found[name].verdict == "look", f"{name}\n{found}"
+            assert re.search(words, found[rows[-1]].remedy), found
+            assert found[rows[-1]].remedy in str(found)
 
     def test_labels_given_no_probability_are_counted(self) -> None:
         table, y = right(RARE, 400, 10)
@@ -175,17 +161,12 @@ class TestMistakes:
         assert found["impossible labels"].verdict == "look"
         assert found["skill"].verdict == "not tested"
 
-    def test_following_the_advice_on_plain_cross_entropy_puts_it_right(self) -> None:
-        table, y = plain(RARE)
-        assert check(retarget(table, from_=RARE.sampling, to=RARE.population), y, RARE, level=0.9999).ok
-
 
 class TestFigures:
-    @pytest.mark.parametrize(("n", "rate"), [(1, 0.3), (40, 0.5), (1000, 0.1), (7, 0.99)])
+    @pytest.mark.parametrize(("n", "rate"), [(1, 0.3), (1000, 0.1)])
     def test_the_mix_of_two_classes_is_tested_by_the_binomial_distribution(self, n: int, rate: float) -> None:
         y = np.repeat([0, 1], [n, n // 3 + 1])
-        table = constant(mix(0.5, 0.5), len(y))
-        found = check(table, y, Prevalence.binary(0.5, sampling=rate))["label mix"].p_value
+        found = check(constant(equal(2), len(y)), y, Prevalence.binary(0.5, sampling=rate))["label mix"].p_value
         assert found == pytest.approx(binomtest(int(y.sum()), len(y), rate).pvalue, rel=1e-6)
 
     def test_that_of_three_is_the_least_of_three_such_tests_times_three(self) -> None:
@@ -214,35 +195,12 @@ class TestFigures:
         offset = brentq(lambda a: float(np.mean(1 / (1 + np.exp(-odds - a)))) - rate, -5, 5)
         assert float(found["calibration intercept"].seen.split()[0]) == pytest.approx(offset, rel=1e-3)
 
-    @pytest.mark.long
-    def test_the_intervals_are_those_of_a_bootstrap(self) -> None:
-        prevalence = Prevalence(mix(0.7, 0.3), equal(2))
-        table, y = right(prevalence, 600, 22)
-        found = check(table, y, prevalence, level=0.8)  # five tests of 0.04: ± 2.05 standard errors
-        random, draws = np.random.default_rng(0), []
-        rows = [np.flatnonzero(y == c) for c in range(2)]
-        odds = np.diff(table)[:, 0] + math.log(float((y == 1).sum() / (y == 0).sum())) - math.log(0.3 / 0.7)
-        for _ in range(400):
-            index = np.concatenate([random.choice(each, len(each)) for each in rows])
-            fit = LogisticRegression(C=np.inf).fit(odds[index, None], y[index])
-            p = np.exp(table)[index, 1]
-            mean = 0.7 * p[: len(rows[0])].mean() + 0.3 * p[len(rows[0]) :].mean()
-            offset = brentq(lambda a, o=odds[index]: float(np.mean(1 / (1 + np.exp(-o - a)))) - float(y.mean()), -5, 5)
-            draws.append((mean, float(fit.coef_[0, 0]), offset))
-        for name, error in zip(
-            ("mean prediction", "calibration slope", "calibration intercept"), np.std(draws, axis=0), strict=True
-        ):
-            value, low, high = (float(part.strip("(),")) for part in found[name].seen.replace("to", "").split())
-            # 400 draws give a standard deviation to 3.5 %
-            assert (high - low) / 2 / 2.054 == pytest.approx(error, rel=0.15), name
-            assert low < value < high
-
-    @pytest.mark.parametrize("weight", [2.0, 5.0, 10.0, 30.0, 1e6])
-    @pytest.mark.parametrize("distance", [0.5, 2.0, 4.0])
-    def test_few_examples_are_tested_by_students_t(self, weight: float, distance: float) -> None:
-        exactly = 2 * t.sf(distance, weight - 1)
-        assert p_value(3 * distance, 3.0, weight) == pytest.approx(exactly, rel=0.02 if weight >= 10 else 0.09)
-        assert p_value(3 * distance, 3.0, weight) > 0.99 * exactly
+    @pytest.mark.parametrize("weight", [2.0, 10.0, 1e6])
+    def test_few_examples_are_tested_by_students_t(self, weight: float) -> None:
+        for distance in (0.5, 2.0, 4.0):
+            exactly = 2 * t.sf(distance, weight - 1)
+            assert p_value(3 * distance, 3.0, weight) == pytest.approx(exactly, rel=0.02 if weight >= 10 else 0.09)
+            assert p_value(3 * distance, 3.0, weight) > 0.99 * exactly
 
     def test_the_skill_is_against_always_answering_the_population(self) -> None:
         table, y = right(RARE, 600, 23)
@@ -265,12 +223,12 @@ def assert_same(found: Check, expected: Check) -> None:
 class TestForms:
     """Whatever the model and the rows come as, the figures are the same."""
 
-    @pytest.mark.parametrize("form", [np.float32, np.ndarray.tolist, pd.DataFrame])
-    def test_tables(self, form: Callable[[np.ndarray], Any]) -> None:
+    def test_tables(self) -> None:
         table, y = right(THREE, 300, 30)
         expected = check(table, y, THREE, unlabelled=table)
-        for labels in (y.tolist(), pd.Series(y), y.astype(np.int32)):
-            assert_same(check(form(table), labels, THREE, unlabelled=form(table)), expected)
+        forms = [(table.astype(np.float32), y.tolist()), (table.tolist(), pd.Series(y)), (pd.DataFrame(table), y.astype("i4"))]
+        for form, labels in forms:
+            assert_same(check(form, labels, THREE, unlabelled=form), expected)
 
     def test_labels_to_be_ignored_are(self) -> None:
         table, y = right(RARE, 300, 36)
@@ -314,12 +272,12 @@ class TestDependence:
     @unchecked_types()
     def test_rows_of_a_patient_raise_no_false_alarms_once_they_are_named(self) -> None:
         alarms = {"named": 0, "not": 0}
-        for seed in range(60):
+        for seed in range(40):
             table, y, patients = self.grouped(40 + seed)
             alarms["named"] += int(not check(table, y, RARE, groups=patients).ok)
             alarms["not"] += int(not check(table, y, RARE).ok)
-        assert alarms["named"] / 60 < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 60)
-        assert alarms["not"] / 60 > 0.3
+        assert alarms["named"] / 40 < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 40)
+        assert alarms["not"] / 40 > 0.3
 
     def test_cells_of_a_map_are_rows_of_their_image(self) -> None:
         table, y, images = self.grouped(5)
@@ -341,6 +299,7 @@ class TestTheTable:
         assert [line[2:25].strip() for line in lines[2:7]] == [row.name for row in found.rows]
         column = lines[1].index("expected")
         assert all(line[column:].startswith(row.expected) for line, row in zip(lines[2:7], found.rows, strict=True))
+        assert found["calibration slope"].expected == "1 at the rows' mix"
         assert lines[7].startswith("- mean prediction, calibration intercept: these are predictions at `sampling`")
         assert str(check(*right(RARE, 300, 63), RARE, level=0.9999)).startswith("No problem found")
 
@@ -366,13 +325,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a number for a prevalence": (lambda: check(TABLE, LABELS, 0.01), r"sampling mix, but got float"),  # type: ignore[call-overload]
     "an estimator": (lambda: check(LogisticRegression(), (TABLE, LABELS), RARE), "pass `model.predict_log_proba`"),
     "probabilities": (lambda: check(np.exp(TABLE), LABELS, RARE), "look like probabilities"),
-    "a function to logits": (lambda: check(lambda x: 3 * x, (TABLE, LABELS), RARE), "are these logits"),
     "a class without rows": (lambda: check(TABLE, LABELS * 0, RARE), r"every class for a check, but class\(es\) \[1\]"),
     "labels of other rows": (lambda: check(TABLE, LABELS[:5], RARE), "5 labels for 40 rows"),
-    "masks of another shape": (
-        lambda: check(log_softmax(TABLE.reshape(10, 2, 2, 2), axis=1), np.zeros((10, 2), int), RARE),
-        r"`target` of shape \(10, 2, 2\)",
-    ),
     "other classes": (lambda: check(TABLE, LABELS, THREE), "prevalence of 2 classes"),
     "a level of 5 %": (lambda: check(TABLE, LABELS, RARE, level=5), "`level`"),
     "unlabelled logits": (lambda: check(TABLE, LABELS, RARE, unlabelled=3 * TABLE), "log-probabilities"),
@@ -384,11 +338,6 @@ def test_bad_input_is_refused_with_a_remedy(case: str) -> None:
     assert_refused(*REFUSED[case])
 
 
-def test_many_classes_pass() -> None:
-    prevalence = Prevalence(0.5 * population(7, 66) + 0.5 * equal(7), equal(7))
-    assert check(*right(prevalence, 1400, 66), prevalence, level=0.9999).ok
-
-
 def test_an_intercept_is_found_however_far_away() -> None:
     rng = np.random.default_rng(30)
     y, odds = np.arange(60) % 3 == 0, np.append(60 + rng.normal(size=59), -70.0)
@@ -396,9 +345,3 @@ def test_an_intercept_is_found_however_far_away() -> None:
     at_rows = odds + logit(1 / 3) - logit(0.02)
     expected = brentq(lambda a: expit(at_rows + a).mean() - 1 / 3, -500, 500, xtol=1e-12)
     assert float(found["calibration intercept"].seen.split()[0]) == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_table_says_that_its_slope_is_at_the_rows_mix() -> None:
-    odds = np.random.default_rng(0).normal(size=60)
-    found = check(np.stack([log_expit(-odds), log_expit(odds)], 1), np.arange(60) % 2, Prevalence.binary(0.5))
-    assert found["calibration slope"].expected == "1 at the rows' mix"

@@ -1,6 +1,7 @@
 """The command line, through typer's runner and through `main`."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from test_toy import tiny
 
 import rightloss
 from rightloss import cli
+from rightloss.cli.terminal import progress
 from rightloss.extras import install
 from rightloss.lidc.ct import preparation
+from rightloss.study.execute import check_folder, size_in_words
 from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.toy import study as toy
 from rightloss.study.toy.table import COLUMNS
@@ -38,26 +41,29 @@ def failing_with(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def test_help_names_the_command() -> None:
-    result = invoke("--help")
-    assert result.exit_code == 0
-    assert "study" in result.stdout
-
-
-def test_help_of_the_study_names_its_options() -> None:
-    result = invoke("study", "--help")
-    assert result.exit_code == 0
-    assert all(word in result.stdout for word in ("--out", "--seeds", "toy", "quick", "--dry-run"))
-
-
-def test_version_is_that_of_the_package() -> None:
-    result = invoke("--version")
-    assert (result.exit_code, result.stdout) == (0, f"{rightloss.__version__}\n")
+def test_help_names_commands_and_options_and_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = invoke("study", "--help")
+    assert shown.exit_code == 0
+    assert all(word in shown.stdout for word in ("--out", "--seeds", "toy", "quick", "--dry-run"))
+    assert invoke("--version").stdout == f"{rightloss.__version__}\n"
+    monkeypatch.setattr(sys, "argv", ["rightloss", "--version"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert (exit_.value.code, capsys.readouterr().out) == (0, f"{rightloss.__version__}\n")
 
 
 @pytest.mark.long
-def test_the_study_prints_its_table_and_last_where_the_report_is(small: None, tmp_path: Path) -> None:
-    result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
+def test_the_study_prints_its_table_and_last_where_the_report_is_and_a_second_call_runs_nothing(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "1"]
+    monkeypatch.chdir(tmp_path)
+    dry = invoke("study", "toy", "--seeds", "1", "--dry-run")
+    assert (dry.exit_code, dry.stdout.splitlines()[-1]) == (0, "nothing was written"), dry.stderr
+    assert list(tmp_path.iterdir()) == []
+    result = invoke(*arguments)
     assert result.exit_code == 0, result.stderr
     titles = [METHODS[name].title for name in FULLY_LABELLED]
     assert all(words in result.stdout for words in (*titles, "best possible", "always saying the prevalence"))
@@ -65,23 +71,9 @@ def test_the_study_prints_its_table_and_last_where_the_report_is(small: None, tm
     *_, first, last = result.stdout.splitlines()
     assert (first, last) == (str(tmp_path / "toy" / "table.csv"), str(tmp_path / "toy" / "report.md"))
     assert all((tmp_path / "toy" / name).exists() for name in toy.FILES)
-
-
-@pytest.mark.long
-def test_a_dry_run_needs_no_folder(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = invoke("study", "toy", "--seeds", "1", "--dry-run")
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "nothing was written"), result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
-    assert "best possible" in first.stdout
     monkeypatch.setattr(toy, "run", failing_with(AssertionError("ran again")))
-    second = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
-    assert (second.exit_code, second.stdout) == (0, first.stdout)
+    second = invoke(*arguments)
+    assert (second.exit_code, second.stdout) == (0, result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +86,6 @@ def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: P
         (["lidc", "prepare", "--dicom", ".", "--out", "n.npz"], "but got none"),
         (["lidc", "prepare", "--dicom", ".", "--out", ""], "Expected a file to write"),
         (["study", "quick", "--out", ""], "Expected a folder for the results, but got none"),
-        (["study", "quick", "--out", " "], "Expected a folder for the results, but got none"),
         (["lidc", "prepare", "--dicom", ".", "--out", "nowhere/n.npz"], "make the folder first"),
     ],
 )
@@ -126,6 +117,9 @@ def test_an_error_that_stops_a_study_gives_one_line(
     assert result.exit_code == code
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    monkeypatch.setattr(toy, "run_toy", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
+    ours = invoke("study", "toy", "--out", str(tmp_path)).exception
+    assert isinstance(ours, ModuleNotFoundError), "an error of our own keeps its traceback"
 
 
 @pytest.fixture
@@ -177,12 +171,7 @@ def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch:
     assert invoke(*arguments, str(out)).exit_code == 0
 
 
-def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "run_toy", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
-    assert isinstance(invoke("study", "toy", "--out", str(tmp_path)).exception, ModuleNotFoundError)
-
-
-@pytest.mark.parametrize("missing", ["typer", "rich", "pebble", "matplotlib"])
+@pytest.mark.parametrize("missing", ["typer", "pebble"])
 def test_a_missing_extra_gives_one_line(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,9 +194,60 @@ def test_a_missing_pydicom_gives_one_line(scans: Path, monkeypatch: pytest.Monke
     assert [path.name for path in scans.iterdir()] == ["dicom"]
 
 
-def test_main_runs_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["rightloss", "--version"])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    assert exit_.value.code == 0
-    assert capsys.readouterr().out == f"{rightloss.__version__}\n"
+# Progress.
+
+
+class Clock:
+    now = 100.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that tests set."""
+    found = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: found.now)
+    return found
+
+
+def test_a_terminal_shows_how_much_is_done_and_the_time_left(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take stderr for a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    with progress("groups") as show:
+        show(0.0, 4, "reading the data")
+        show(0.0, 4, "fold 1")
+        for done in (0.5, 1.0):
+            clock.now += 10
+            show(done, 4, "fold 2")
+    shown = capsys.readouterr().err
+    assert all(words in shown for words in ("25 %", "of 4 groups", "0:01:00", "fold 2"))
+
+
+def test_a_log_has_a_line_a_minute(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("groups") as show:
+        for second in range(0, 200, 10):
+            clock.now = 100.0 + second
+            show(second / 200, 1, "fold 1")
+    lines = ["0.3 of 1 groups; 0:02:20 left", "0.6 of 1 groups; 0:01:20 left", "0.9 of 1 groups; 0:00:20 left"]
+    assert capsys.readouterr() == ("", "\n".join(lines) + "\n")
+
+
+def test_what_was_done_before_says_nothing_of_the_speed(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("groups") as show:
+        for done in (0.0, 8.0, 8.1, 8.5):
+            show(done, 10, "fold 9")
+            clock.now += 60
+    assert capsys.readouterr().err.splitlines() == ["8.1 of 10 groups; fold 9", "8.5 of 10 groups; 0:03:45 left"]
+
+
+def test_a_folder_that_is_checked_is_left_as_it_was_and_must_have_room(tmp_path: Path) -> None:
+    check_folder(tmp_path / "not" / "there", 10)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match=r"Expected 1000000000 GB of free space for the results, but .* has .*B: make room"):
+        check_folder(tmp_path, 10**18)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="is a broken link: choose another name"):
+        check_folder(tmp_path / "link", 10)
+    sizes = [12, 64_000, 3_140_000, 120_000_000, 2_500_000_000]
+    assert [size_in_words(size) for size in sizes] == ["12 bytes", "64 kB", "3.1 MB", "120 MB", "2.5 GB"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,19 +19,21 @@ import pytest
 from nodule_files import small_archive
 from scipy.special import logit
 from study_results import fake_study
+from study_work import contents as contents
+from study_work import wait_for
 from test_cli import failing_with, invoke
-from test_study_execute import wait_for
 from worker_jobs import is_running
 
 from rightloss.cli import report as pages
 from rightloss.cli import study as study_command
+from rightloss.cli.dry_run import estimate_seconds, lasting
 from rightloss.cli.study import NAMES, configured, machine_of
 from rightloss.study import execute, report, summary
-from rightloss.study.config import PRESETS, StudyConfig
-from rightloss.study.engines import InProcess, OnRay, Processes
+from rightloss.study.config import PRESETS, Group, Source, StudyConfig
+from rightloss.study.engines import InProcess, OnRay, Processes, Report
 from rightloss.study.execute import disk_space
-from rightloss.study.report.page import command
-from rightloss.study.results import read_study, write_config
+from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED
+from rightloss.study.results import RunResult, read_study, write_config
 from rightloss.study.training import Hardware, train_group
 
 SMALL = "--engine in-process --steps 2 --checkpoints 1 --num-folds 4 --folds 2".split()
@@ -56,10 +58,6 @@ def finished(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     return arguments, out, result.stdout
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> StudyConfig:
     """The config that these arguments ask for."""
     found: list[StudyConfig] = []
@@ -71,20 +69,15 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> StudyConfig:
 
 
 @pytest.mark.long
-def test_a_study_prints_its_table_and_last_of_all_where_the_report_is(finished: tuple[list[str], Path, str]) -> None:
-    _, out, printed = finished
-    assert all(title in printed for title in ("information gain (default)", "weighted loss", "always answering π"))
-    assert printed.splitlines()[-2:] == [str(out / "table.csv"), str(out / "report.html")]
-    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
-    results = read_study(out)
-    assert (results.missing, len(results.runs)) == (0, 4)
-
-
-def test_a_study_that_is_done_prints_the_same_and_computes_nothing(
+def test_a_study_prints_its_table_and_last_where_the_report_is_and_once_done_the_same_without_computing(
     finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, out, printed = finished
-    before = contents(out)
+    assert all(title in printed for title in ("information gain (default)", "weighted loss", "always answering π"))
+    assert printed.splitlines()[-2:] == [str(out / "table.csv"), str(out / "report.html")]
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    results, before = read_study(out), contents(out)
+    assert (results.missing, len(results.runs)) == (0, 4)
     for module, name in ((execute, "run_study"), (summary, "summarise"), (report, "write_tables")):
         monkeypatch.setattr(module, name, failing_with(AssertionError(f"{name} was called")))
     again = invoke(*arguments)
@@ -103,16 +96,7 @@ def test_what_is_lost_is_made_again_as_it_was(finished: tuple[list[str], Path, s
         path.write_bytes(path.read_bytes()[:-20] + b"\xff")
     else:
         (run if lost == "run" else out / lost).unlink()
-    again = invoke(*arguments)
-    assert (again.exit_code, again.stdout) == (0, printed), again.stderr
-    assert contents(out) == before
-
-
-@pytest.mark.long
-def test_a_report_made_again_is_the_same(finished: tuple[list[str], Path, str]) -> None:
-    _, out, printed = finished
-    before = contents(out)
-    again = invoke("report", str(out))
+    again = invoke(*(["report", str(out)] if lost == "report.html" else arguments))
     assert (again.exit_code, again.stdout) == (0, printed), again.stderr
     assert contents(out) == before
 
@@ -155,17 +139,12 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PRESETS)
-def test_without_options_a_preset_is_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, name) == PRESETS[name]
-
-
-@pytest.mark.long
 def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --start equal "
     grid += "--start population --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
     grid += "--num-folds 6 --seeds 3 --evidence 0.5 --steps 40 --batch-size 16 --views 6 --learning-rate 0.01 "
     grid += "--learning-rate 1e-4 --checkpoints 4 --averaging 0.5 --full"
+    assert asked(monkeypatch, "ratings") == PRESETS["ratings"]
     config = asked(monkeypatch, "quick", "--data", "contours", "--data", str(archive), *grid.split())
     assert [source.name for source in config.sources] == ["contours", "discs"]
     assert (config.nets, config.losses) == (("mlp", "metadata"), ("weighted", "information-gain"))
@@ -182,14 +161,18 @@ def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: p
     assert (ordinal.likelihoods, ordinal.training.small) == (("onion-peeling",), True)
 
 
-def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(archive.parent)
-    given = "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
-    config = asked(monkeypatch, *given.split(), "--folds", "3")
-    program, study, *again = shlex.split(command(config))
-    at = again.index("--out")
-    assert (program, study) == ("rightloss", "study")
-    assert asked(monkeypatch, *again[:at], *again[at + 2 :]) == config
+@pytest.mark.long
+def test_unlabelled_patients_add_logit_adjustment_without_them_unless_losses_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = asked(monkeypatch, "quick", "--unlabelled", "0.8", "--unlabelled-weight", "3")
+    assert (config.unlabelled, config.unlabelled_weight) == (0.8, 3.0)
+    assert config.losses == ("information-gain", "published", "weighted", "corrected", ADJUSTED, ADJUSTED_LABELLED)
+    own = asked(monkeypatch, "quick", "--unlabelled", "0.8", "--loss", "information-gain", "--loss", "weighted")
+    assert own.losses == ("information-gain", "weighted")
+    assert asked(monkeypatch, "quick", "--unlabelled", "0") == PRESETS["quick"]
+    for arguments, words in ((["--unlabelled", "80"], "such as 0.8"), (["--unlabelled-weight", "3"], "add --unlabelled 0.8")):
+        refused = invoke("study", "quick", "--out", "unused", *arguments)
+        assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+        assert words in refused.stderr
 
 
 @pytest.mark.long
@@ -215,21 +198,16 @@ def test_a_dry_run_prints_the_grid_and_the_time_and_writes_nothing(archive: Path
     assert ("seed 0" in result.stdout, "… and 2 more" in result.stdout) == (True, True)
     assert result.stdout.endswith("nothing was written\n")
     assert list(tmp_path.iterdir()) == []
-    every = invoke(*arguments, "--out", str(tmp_path / "new"), "--verbose").stdout
+    every = invoke(*arguments, "--out", str(tmp_path / "new"), "--verbose", "--unlabelled", "0.5", "--batch-size", "10").stdout
     assert sum(line.startswith("  discs, convnet") for line in every.splitlines()) == 8
+    assert "unlabelled   50 % of the training patients; learnt from by: information gain (default)" in every
 
 
 @pytest.mark.long
 def test_a_dry_run_needs_no_folder_and_a_study_does(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["study", "quick", "--data", str(archive), *SMALL]
-    with_folder, without = (invoke(*arguments, "--dry-run", *out).stdout for out in (["--out", "new"], []))
-    assert without.endswith("nothing was written\n")
-
-    def steady(text: str) -> str:
-        return re.sub(r"time .*", "time", re.sub(r" in new, where .* are free", "", text))
-
-    assert steady(without) == steady(with_folder)
+    assert invoke(*arguments, "--dry-run").stdout.endswith("nothing was written\n")
     for each in (arguments, ["study", "toy"], [*arguments, "--dry-run", "--out", " "]):
         result = invoke(*each)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
@@ -238,7 +216,7 @@ def test_a_dry_run_needs_no_folder_and_a_study_does(archive: Path, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str]) -> None:
     arguments, out, _ = finished
     before = contents(out)
     done = invoke(*arguments, "--dry-run")
@@ -247,6 +225,59 @@ def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str]
     more = invoke(*arguments, "--seeds", "2", "--dry-run")
     assert "8 runs in 4 groups; runs of a group are trained side by side; 4 are done already in" in more.stdout
     assert contents(out) == before
+
+
+# The estimate against work whose length is known: it moves the clock itself.
+
+STEP, LOOK = 0.05, 0.03
+TWO_SOURCES = dataclasses.replace(PRESETS["quick"], sources=(Source("contours"), Source("slices", "digest", "slices.npz")))
+
+
+class Worker:
+    """Trains nothing, but takes its time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def __call__(self, group: Group, report: Report) -> list[RunResult]:
+        training = group.runs[0].training
+        nets = len(group.runs) * len(training.learning_rates)
+        for step in range(1, training.steps + 1):
+            self.now += STEP * nets * training.views
+            if step * training.checkpoints % training.steps == 0:
+                self.now += LOOK * nets * training.test_views
+            report(step / training.steps)
+        self.now += LOOK * nets * training.test_views
+        return []
+
+
+@pytest.mark.parametrize(
+    ("config", "workers"),
+    [(PRESETS["quick"], 1), (PRESETS["table1"], 2), (TWO_SOURCES, 3)],
+    ids=["quick", "table1", "two sources"],
+)
+def test_a_few_steps_predict_the_time_of_all(config: StudyConfig, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, worker = config.groups(), Worker(monkeypatch)
+    found = estimate_seconds(groups, worker, workers)
+    assert worker.now < 200
+    before = worker.now
+    worker(groups[0], lambda share: None)
+    assert found == pytest.approx((worker.now - before) * math.ceil(len(groups) / workers))
+
+
+def test_posteriors_are_not_counted_nor_is_work_that_does_not_report_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(monkeypatch)
+    both = dataclasses.replace(PRESETS["features"], inferences=("map", "laplace"))
+    alone = dataclasses.replace(both, inferences=("map",))
+    assert estimate_seconds(both.groups(), worker, 2) == pytest.approx(estimate_seconds(alone.groups(), worker, 2))
+    assert estimate_seconds(dataclasses.replace(both, inferences=("laplace",)).groups(), worker, 2) is None
+    assert estimate_seconds(PRESETS["quick"].groups(), lambda group, report: [], 1) is None
+    durations = {0.3: "a second or two", 12.6: "about 13 seconds", 1500.0: "about 25 minutes", 2.6e5: "about 3 days"}
+    assert [lasting(seconds) for seconds in durations] == list(durations.values())
+
+
+# Where it runs.
 
 
 @pytest.mark.parametrize(
@@ -273,16 +304,12 @@ def test_the_engine_is_what_the_options_and_the_cores_say(
 
 
 @pytest.mark.long
-def test_devices_and_precision_reach_the_training() -> None:
+def test_devices_and_precision_reach_the_training_and_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
     assert machine_of({}, 1).work is train_group
     work: Any = machine_of({"engine": "in-process", "accelerator": "cpu", "devices": 2}, 1).work
     assert (work.func, work.keywords) == (train_group, {"hardware": Hardware("cpu", 2)})
     assert configured("quick", {"precision": "bf16-mixed"}).training.precision == "bf16-mixed"
-
-
-@pytest.mark.long
-def test_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
-    config = dataclasses.replace(PRESETS["quick"], folds=2)
+    config = dataclasses.replace(PRESETS["quick"], folds=1)
     fake_study(tmp_path, config, nodules=1400)
     written = sum(len(content) for content in contents(tmp_path).values())
     assert written < disk_space(len(config.runs()), 1) < 20 * written

@@ -15,17 +15,8 @@ from members import assert_refused, generator
 from scipy.stats import norm, rankdata
 from torch import Tensor
 
-from rightloss import Bernoulli, Prevalence
-from rightloss.inference import (
-    DenseGaussian,
-    LogPosterior,
-    Posterior,
-    expectation_propagation,
-    gaussian_prior,
-    log_posterior,
-    variational,
-)
-from rightloss.inference.diagnostics import effective_sample_size, judge_gaussian, r_hat
+from rightloss import Bernoulli, Prevalence, inference
+from rightloss.inference.diagnostics import effective_sample_size, judge_chains, judge_gaussian, r_hat
 from rightloss.inference.posterior import posterior_of
 
 
@@ -44,7 +35,7 @@ def autoregressive(phi: float, chains: int = 4, n: int = 4000, d: int = 16) -> T
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("phi", [-0.3, 0.0, 0.5, 0.9])
+@pytest.mark.parametrize("phi", [-0.3, 0.9])
 def test_an_autoregressive_chain_has_its_effective_sample_size(phi: float) -> None:
     draws = autoregressive(phi)
     expected = 4 * 4000 * (1 - phi) / (1 + phi)
@@ -53,20 +44,13 @@ def test_an_autoregressive_chain_has_its_effective_sample_size(phi: float) -> No
 
 
 @pytest.mark.long
-def test_the_effective_sample_size_tells_the_error_of_the_mean() -> None:
-    draws = autoregressive(0.6, chains=2, n=500, d=2000)
-    told = draws.var((0, 1)) / effective_sample_size(draws)
-    found = draws.mean((0, 1)).square()
-    assert float(told.mean()) == pytest.approx(float(found.mean()), rel=4 * math.sqrt(2 / 2000) + 0.03)
-
-
-@pytest.mark.long
-def test_the_tail_size_tells_the_error_of_a_quantile() -> None:
-    draws = autoregressive(0.6, chains=2, n=500, d=2000)
-    level = 0.05
+def test_the_sizes_tell_the_errors_of_the_mean_and_of_a_quantile() -> None:
+    draws, level = autoregressive(0.6, chains=2, n=500, d=1000), 0.05
+    told, found = draws.var((0, 1)) / effective_sample_size(draws), draws.mean((0, 1)).square()
+    assert float(told.mean()) == pytest.approx(float(found.mean()), rel=4 * math.sqrt(2 / 1000) + 0.03)
     below = (draws < norm.ppf(level) / math.sqrt(1 - 0.36)).double().mean((0, 1))
     told = level * (1 - level) / effective_sample_size(draws, tail=True)
-    assert float(told.mean()) == pytest.approx(float((below - level).square().mean()), rel=0.2)
+    assert float(told.mean()) == pytest.approx(float((below - level).square().mean()), rel=0.25)
 
 
 def test_mixed_chains_have_r_hat_near_1_and_all_their_draws_count() -> None:
@@ -75,38 +59,18 @@ def test_mixed_chains_have_r_hat_near_1_and_all_their_draws_count() -> None:
     assert float(effective_sample_size(draws).mean()) == pytest.approx(2000, rel=0.1)
 
 
-def shifted() -> Tensor:
+def disagreeing(how: str) -> Tensor:
+    if how == "drifting":
+        return independent(chains=1) + torch.linspace(0, 2, 500, dtype=torch.float64)[:, None]
     draws = independent()
-    draws[0] += 2
+    draws[0] = {"shifted": draws[0] + 2, "stuck": torch.full_like(draws[0], 0.5), "wide": 3 * draws[0]}[how]
     return draws
 
 
-def stuck() -> Tensor:
-    draws = independent()
-    draws[0] = 0.5
-    return draws
-
-
-def wide() -> Tensor:
-    draws = independent()
-    draws[0] *= 3
-    return draws
-
-
-def drifting() -> Tensor:
-    return independent(chains=1) + torch.linspace(0, 2, 500, dtype=torch.float64)[:, None]
-
-
-@pytest.mark.parametrize("bad", [shifted, stuck, wide, drifting])
-def test_chains_that_disagree_have_a_large_r_hat(bad: object) -> None:
-    assert callable(bad)
-    assert float(r_hat(bad()).min()) > 1.1
-
-
-@pytest.mark.parametrize("bad", [shifted, stuck, drifting])
-def test_chains_that_disagree_are_worth_few_draws(bad: object) -> None:
-    assert callable(bad)
-    assert float(effective_sample_size(bad()).max()) < 300  # of 2000, or 500
+@pytest.mark.parametrize("how", ["shifted", "stuck", "wide", "drifting"])
+def test_chains_that_disagree_have_a_large_r_hat_and_are_worth_few_draws(how: str) -> None:
+    assert float(r_hat(disagreeing(how)).min()) > 1.1
+    assert how == "wide" or float(effective_sample_size(disagreeing(how)).max()) < 300  # of 2000, or 500
 
 
 def test_only_ranks_matter_and_no_moment_is_needed() -> None:
@@ -132,12 +96,9 @@ def test_r_hat_is_that_of_normal_scores_of_ranks_where_draws_repeat() -> None:
 def test_a_number_that_never_moves_has_r_hat_infinity_and_sample_size_0() -> None:
     draws = torch.cat([independent(d=1), torch.ones(4, 500, 1, dtype=torch.float64)], 2)
     assert r_hat(draws)[1] == math.inf
+    assert float(r_hat(independent(chains=1, n=7, d=1))) == math.inf, "nothing to compare"
     assert effective_sample_size(draws)[1] == effective_sample_size(draws, tail=True)[1] == 0
     assert bool(torch.isfinite(effective_sample_size(draws)).all())
-
-
-def test_one_chain_of_few_draws_has_nothing_to_compare() -> None:
-    assert float(r_hat(independent(chains=1, n=7, d=1))) == math.inf
 
 
 def test_wrong_draws_are_refused() -> None:
@@ -146,18 +107,18 @@ def test_wrong_draws_are_refused() -> None:
     assert_refused(lambda: r_hat(torch.full((2, 10, 1), torch.nan)), "finite")
 
 
-def _logistic_target(evidence: float) -> tuple[LogPosterior, Logistic]:
+def _logistic_target(evidence: float) -> tuple[inference.LogPosterior, Logistic]:
     """The mix of reference is π, and the prior has the scale 3. Without evidence the intercept's posterior is skewed."""
     problem = Logistic(1)
     model, prevalence = problem.model(), Prevalence.binary(problem.population, evidence=evidence)
     options: dict[str, Any] = {"pool": problem.data, "reference": prevalence.population}
-    prior = gaussian_prior(3.0, {"bias": model.bias})
-    return log_posterior(model, prevalence, Bernoulli(), prior=prior, num_data=problem.n, **options), problem
+    prior = inference.gaussian_prior(3.0, {"bias": model.bias})
+    return inference.log_posterior(model, prevalence, Bernoulli(), prior=prior, num_data=problem.n, **options), problem
 
 
-METHODS: dict[str, Callable[..., Posterior]] = {
-    "EP": expectation_propagation,
-    "VI": partial(variational, batch_size=None, steps=400, lr=0.05),
+METHODS: dict[str, Callable[..., inference.Posterior]] = {
+    "EP": inference.expectation_propagation,
+    "VI": partial(inference.variational, batch_size=None, steps=400, lr=0.05),
 }
 
 
@@ -177,8 +138,19 @@ def test_a_gaussian_that_is_too_narrow_says_so_and_a_right_one_does_not(method: 
         assert found.record["sd_ratio"] == pytest.approx(truth, rel=0.15)
 
 
+def test_predictions_that_round_to_1_do_not_count_against_the_chains() -> None:
+    problem = Logistic(1)
+    draws = independent(1, 400, 2)[0] / 10 + torch.tensor([1.0, -3.0])
+    posterior = posterior_of(problem.target(), inference.Particles(draws, chains=4))
+    x = torch.cat([problem.data[0][:5], torch.tensor([[1e6]])])
+    assert bool((torch.cat([table[:, 5, 1] for table in posterior.tables(x)]) == 0).all()), "a probability of 1 in every draw"
+    judge_chains(posterior, x)
+    assert posterior.record["predictions"]["r_hat"] < 1.05
+    assert posterior.record["predictions"]["effective_sample_size"] > 100
+
+
 def test_draws_from_elsewhere_are_said_to_be_improbable() -> None:
     target, problem = _logistic_target(1.0)
-    far = DenseGaussian(torch.tensor([9.0, 9.0]).double(), 0.1 * torch.eye(2).double())
+    far = inference.DenseGaussian(torch.tensor([9.0, 9.0]).double(), 0.1 * torch.eye(2).double())
     with pytest.warns(UserWarning, match="hardly any"):
         judge_gaussian(posterior_of(target, far), target, problem.data)

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from logistic import Logistic
-from members import assert_refused, generator, unchecked_types
+from members import generator, unchecked_types
 from scipy.optimize import brentq, minimize
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from rightloss import (
-    Bernoulli,
-    Categorical,
-    InformationGainLoss,
-    LogitAdjustedLoss,
-    LogLikelihoodLoss,
-    Prevalence,
-    WeightedLoss,
-    start_at_prevalence,
-)
-from rightloss.inference import (
-    LogPosterior,
-    Posterior,
-    gaussian_prior,
-    laplace,
-    layer_prior,
-    log_posterior,
-    map_estimate,
-)
+import rightloss as rl
+from rightloss import inference
 from rightloss.inference.distributions import Layout
 from rightloss.inference.fisher import likelihood_terms
 
 laplace_module = importlib.import_module("rightloss.inference.laplace")  # the package's `laplace` is the function
 
 OWN, SEARCHED = "the model's own weights", "found by a search"
-each_evidence = pytest.mark.parametrize("evidence", [0.0, 1.0])
-each_covariance = pytest.mark.parametrize("covariance", ["full", "last-layer", "diagonal"])
+each_covariance = pytest.mark.parametrize(
+    ("covariance", "evidence"), [("full", 0.0), ("last-layer", 1.0), ("diagonal", 0.0), ("full", 1.0)]
+)
 PROBLEM = Logistic(4, n=400, seed=1)
 
 
@@ -49,24 +33,24 @@ PROBLEM = Logistic(4, n=400, seed=1)
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every search for a mode fail."""
 
-    def refuse(*args: Any, **options: Any) -> Posterior:
+    def refuse(*args: Any, **options: Any) -> inference.Posterior:
         raise AssertionError("a search")
 
     monkeypatch.setattr(laplace_module, "most_probable", refuse)
 
 
-def _prevalence(evidence: float, population: float = 0.05) -> Prevalence:
-    return Prevalence.binary(population, evidence=evidence)
+def _prevalence(evidence: float, population: float = 0.05) -> rl.Prevalence:
+    return rl.Prevalence.binary(population, evidence=evidence)
 
 
-def _net(prevalence: Prevalence, seed: int = 1, hidden: tuple[int, ...] = (16,)) -> nn.Sequential:
+def _net(prevalence: rl.Prevalence, seed: int = 1, hidden: tuple[int, ...] = (16,)) -> nn.Sequential:
     """Fresh, but for an output bias at the prevalence."""
     with torch.random.fork_rng():
         torch.manual_seed(generator(seed).initial_seed())
         sizes = (4, *hidden)
         layers = [part for a, b in zip(sizes, hidden, strict=False) for part in (nn.Linear(a, b), nn.Tanh())]
         net = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).double()
-    start_at_prevalence(net[-1], prevalence, Bernoulli())
+    rl.start_at_prevalence(net[-1], prevalence, rl.Bernoulli())
     return net
 
 
@@ -74,7 +58,7 @@ def _net(prevalence: Prevalence, seed: int = 1, hidden: tuple[int, ...] = (16,))
 def _trained(evidence: float, corrected: bool) -> nn.Module:
     """With the information gain or with plain cross-entropy, by minibatches, Adam and no weight decay, as many a net is."""
     prevalence, (x, y), stream = _prevalence(evidence), PROBLEM.data, generator(3)
-    net, loss = _net(prevalence), InformationGainLoss(prevalence, Bernoulli()) if corrected else _cross_entropy
+    net, loss = _net(prevalence), rl.InformationGainLoss(prevalence, rl.Bernoulli()) if corrected else _cross_entropy
     optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
     for _ in range(60):
         for rows in torch.randperm(len(y), generator=stream).split(50):
@@ -88,11 +72,11 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], y.double())
 
 
-def _target(net: nn.Module, prevalence: Prevalence, **options: Any) -> LogPosterior:
-    return log_posterior(net, prevalence, Bernoulli(), **options)
+def _target(net: nn.Module, prevalence: rl.Prevalence, **options: Any) -> inference.LogPosterior:
+    return inference.log_posterior(net, prevalence, rl.Bernoulli(), **options)
 
 
-def _at_its_mode(features: int, evidence: float, scale: float = 1.0) -> tuple[nn.Linear, Prevalence, tuple[Tensor, Tensor]]:
+def _at_its_mode(features: int, evidence: float, scale: float = 1.0) -> tuple[nn.Linear, rl.Prevalence, tuple[Tensor, Tensor]]:
     """A logistic regression at the peak of log p(w|X,Y), found by SciPy; its features times `scale`."""
     prevalence, data = _prevalence(evidence), Logistic(features, n=300, seed=2).data
     model = nn.Linear(features, 1).double()
@@ -113,21 +97,22 @@ def _at_its_mode(features: int, evidence: float, scale: float = 1.0) -> tuple[nn
 
 
 def _prior(scale: float) -> Any:
-    return gaussian_prior({"weight": 1.0 / scale, "bias": 1.0}, {"bias": torch.tensor([-3.0]).double()})
+    return inference.gaussian_prior({"weight": 1.0 / scale, "bias": 1.0}, {"bias": torch.tensor([-3.0]).double()})
 
 
-def _pooled(model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0) -> LogPosterior:
+def _pooled(
+    model: nn.Module, prevalence: rl.Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0
+) -> inference.LogPosterior:
     return _target(model, prevalence, pool=data, num_data=len(data[1]), prior=_prior(scale))
 
 
 @pytest.mark.long
-@each_evidence
-@pytest.mark.parametrize("features", [1, 8])
+@pytest.mark.parametrize(("features", "evidence"), [(1, 1.0), (8, 0.0)])
 @pytest.mark.usefixtures("unsearched")
 @unchecked_types()
 def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) -> None:
     model, prevalence, data = _at_its_mode(features, evidence)
-    found = laplace(_pooled(model, prevalence, data), data)
+    found = inference.laplace(_pooled(model, prevalence, data), data)
     assert found.record["mode"] == OWN
     assert found.record["decrement"] < 1e-6
     for name, value in model.named_parameters():
@@ -135,14 +120,13 @@ def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) ->
 
 
 @pytest.mark.long
-@each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
 @unchecked_types()
 def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any, evidence: float) -> None:
     prevalence = _prevalence(evidence)
     net = _trained(evidence, corrected=True)
-    found = laplace(_target(net, prevalence), PROBLEM.data, covariance=covariance)
+    found = inference.laplace(_target(net, prevalence), PROBLEM.data, covariance=covariance)
     assert found.record["mode"] == OWN
     for name, value in net.named_parameters():
         torch.testing.assert_close(found.model.get_parameter(name), value, rtol=0, atol=0)
@@ -151,34 +135,32 @@ def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any,
 @pytest.mark.long
 @pytest.mark.usefixtures("unsearched")
 def test_a_net_that_was_trained_with_another_loss_is_at_a_mode_of_that_loss() -> None:
-    target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=LogLikelihoodLoss)
-    assert laplace(target, PROBLEM.data).record["mode"] == OWN
+    target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=rl.LogLikelihoodLoss)
+    assert inference.laplace(target, PROBLEM.data).record["mode"] == OWN
 
 
-def _plain(evidence: float) -> tuple[LogPosterior, nn.Module]:
+def _plain(evidence: float) -> tuple[inference.LogPosterior, nn.Module]:
     """A net that was trained by plain cross-entropy, under the prior of a fresh one."""
     prevalence, net = _prevalence(evidence), _trained(evidence, corrected=False)
-    return _target(net, prevalence, prior=layer_prior(_net(prevalence))), net
+    return _target(net, prevalence, prior=inference.layer_prior(_net(prevalence))), net
 
 
 @pytest.mark.long
-@each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
 @unchecked_types()
 def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covariance: Any, evidence: float) -> None:
     with pytest.raises(AssertionError, match="a search"):
-        laplace(_plain(evidence)[0], PROBLEM.data, covariance=covariance)
+        inference.laplace(_plain(evidence)[0], PROBLEM.data, covariance=covariance)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The log posterior is:UserWarning")  # some steps towards it are enough
-@each_evidence
 @unchecked_types()
-def test_the_search_from_a_net_that_was_trained_by_plain_cross_entropy_finds_the_intercept(evidence: float) -> None:
-    target, net = _plain(evidence)
+def test_the_search_from_a_net_that_was_trained_by_plain_cross_entropy_finds_the_intercept() -> None:
+    target, net = _plain(0.0)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = laplace(target, PROBLEM.data, covariance="last-layer", steps=300, batch_size=100, lr=3e-2)
+    found = inference.laplace(target, PROBLEM.data, covariance="last-layer", steps=300, batch_size=100, lr=3e-2)
     assert found.record["mode"] == SEARCHED
     torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
     people = torch.randn(4000, 4, dtype=torch.float64, generator=generator(4))  # as the population's are
@@ -189,9 +171,9 @@ def test_the_search_from_a_net_that_was_trained_by_plain_cross_entropy_finds_the
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("n", [60, 400])
-@each_evidence
-@each_covariance
+@pytest.mark.parametrize(
+    ("covariance", "evidence", "n"), [("full", 0.0, 60), ("last-layer", 1.0, 400), ("diagonal", 1.0, 60), ("full", 0.0, 400)]
+)
 @pytest.mark.usefixtures("unsearched")
 @unchecked_types()
 def test_random_weights_are_not_near_a_mode(covariance: Any, evidence: float, n: int) -> None:
@@ -199,12 +181,11 @@ def test_random_weights_are_not_near_a_mode(covariance: Any, evidence: float, n:
     prevalence, data = _prevalence(evidence), Logistic(4, n=n, seed=1).data
     for seed, hidden in enumerate([(16,), (20, 20), (16, 16, 16)]):
         with pytest.raises(AssertionError, match="a search"):
-            laplace(_target(_net(prevalence, seed, hidden), prevalence), data, covariance=covariance)
+            inference.laplace(_target(_net(prevalence, seed, hidden), prevalence), data, covariance=covariance)
 
 
 @pytest.mark.long
-@each_evidence
-@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize(("evidence", "scale"), [(0.0, 1.0), (1.0, 1000.0)])
 @unchecked_types()
 def test_near_a_mode_means_nearer_than_95_percent_of_draws_at_any_scale(evidence: float, scale: float) -> None:
     """Along a direction that leaves p(k|w) as it is, the verdict changes where the decrement is the χ² quantile's half."""
@@ -212,9 +193,9 @@ def test_near_a_mode_means_nearer_than_95_percent_of_draws_at_any_scale(evidence
     peak, direction = _flat(model), _directions(model, prevalence, data, scale)[0]
     target = _pooled(model, prevalence, data, scale)
 
-    def at(distance: float, **options: Any) -> Posterior:
+    def at(distance: float, **options: Any) -> inference.Posterior:
         torch.nn.utils.vector_to_parameters(peak + distance * direction, model.parameters())
-        return laplace(target, data, curvature="fisher", linearised=False, **options)
+        return inference.laplace(target, data, curvature="fisher", linearised=False, **options)
 
     limit = chi2.ppf(0.05, 9) / 2
     edge = brentq(lambda distance: at(distance, mode="model").record["decrement"] - limit, 0.0, 5.0)
@@ -231,10 +212,10 @@ def test_a_wrong_intercept_is_noticed_among_many_weights() -> None:
     peak, target = _flat(model), _pooled(model, prevalence, data)
     elsewhere, intercept = _directions(model, prevalence, data)
     torch.nn.utils.vector_to_parameters(peak + 4 * elsewhere, model.parameters())
-    assert laplace(target, data).record["mode"] == OWN
+    assert inference.laplace(target, data).record["mode"] == OWN
     torch.nn.utils.vector_to_parameters(peak + 4 * intercept, model.parameters())
-    assert laplace(target, data, mode="model").record["decrement"] < 0.5 * chi2.ppf(0.05, 61) / 2
-    assert laplace(target, data).record["mode"] == SEARCHED
+    assert inference.laplace(target, data, mode="model").record["decrement"] < 0.5 * chi2.ppf(0.05, 61) / 2
+    assert inference.laplace(target, data).record["mode"] == SEARCHED
 
 
 def _flat(model: nn.Module) -> Tensor:
@@ -242,12 +223,12 @@ def _flat(model: nn.Module) -> Tensor:
 
 
 def _directions(
-    model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0
+    model: nn.Module, prevalence: rl.Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Of one posterior standard deviation: one along which no p(k|w) changes, and that along which p(1|w) changes most."""
     target = _pooled(model, prevalence, data, scale)
     layout = Layout.of(target.parameters())
-    factor = torch.linalg.cholesky(laplace(target, data, mode="model").distribution.covariance())
+    factor = torch.linalg.cholesky(inference.laplace(target, data, mode="model").distribution.covariance())
     slopes = torch.autograd.functional.jacobian(
         lambda w: target.log_marginal(layout.unflatten(w), data), layout.flatten(target.parameters())
     )
@@ -260,7 +241,7 @@ def _directions(
 
 def test_the_decrement_is_that_of_the_newton_step() -> None:
     prevalence, data = _prevalence(0.5), PROBLEM.data
-    target = _target(_net(prevalence, hidden=()), prevalence, pool=data, num_data=400, prior=gaussian_prior(1.0))
+    target = _target(_net(prevalence, hidden=()), prevalence, pool=data, num_data=400, prior=inference.gaussian_prior(1.0))
     layout = Layout.of(target.parameters())
 
     def minus(w: Tensor) -> Tensor:
@@ -269,7 +250,7 @@ def test_the_decrement_is_that_of_the_newton_step() -> None:
     at = layout.flatten(target.parameters()).requires_grad_()
     g = torch.autograd.grad(minus(at), at)[0]
     h = torch.autograd.functional.hessian(minus, at)
-    found = laplace(target, data, mode="model", curvature="hessian")
+    found = inference.laplace(target, data, mode="model", curvature="hessian")
     assert found.record["decrement"] == pytest.approx(float(g @ torch.linalg.solve(h, g) / 2), rel=1e-6)
 
 
@@ -278,54 +259,30 @@ def test_the_decrement_is_that_of_the_newton_step() -> None:
 def test_mode_can_be_search_or_model_or_given() -> None:
     prevalence = _prevalence(1.0)
     target, fresh = (_target(net, prevalence) for net in (_trained(1.0, corrected=True), _net(prevalence)))
-    searched = laplace(target, PROBLEM.data, mode="search", steps=300, batch_size=100)
+    searched = inference.laplace(target, PROBLEM.data, mode="search", steps=300, batch_size=100)
     assert searched.record["mode"] == SEARCHED
-    assert searched.record["decrement"] < laplace(target, PROBLEM.data).record["decrement"]
-    found = laplace(fresh, PROBLEM.data, mode="model")
+    assert searched.record["decrement"] < inference.laplace(target, PROBLEM.data).record["decrement"]
+    found = inference.laplace(fresh, PROBLEM.data, mode="model")
     assert found.record["mode"] == OWN
     torch.testing.assert_close(found.mean, fresh.parameters(), rtol=0, atol=0)
-    mode = map_estimate(fresh, PROBLEM.data, steps=20)
+    mode = inference.map_estimate(fresh, PROBLEM.data, steps=20)
     for given in (mode, mode.mean, fresh.parameters()):
-        assert laplace(fresh, PROBLEM.data, mode=given).record["mode"] == "as given"
-    refused: list[Any] = ["models", 3, True]
-    for given in refused:
-        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be 'model', 'search' or None")
+        assert inference.laplace(fresh, PROBLEM.data, mode=given).record["mode"] == "as given"
 
 
 @pytest.mark.long
-def test_the_curvature_is_computed_once_unless_there_is_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unsearched")
+@unchecked_types()
+def test_newtons_method_finds_the_mode_of_one_layer_without_an_optimiser() -> None:
+    """Also from saturated predictions, and the mode that SciPy finds from a good start."""
     model, prevalence, data = _at_its_mode(2, 1.0)
-    calls: list[Any] = []
-    expand = laplace_module._Expander.expand_at
-
-    def counted(*args: Any) -> Any:
-        calls.append(args)
-        return expand(*args)
-
-    monkeypatch.setattr(laplace_module._Expander, "expand_at", counted)
-    modes: list[Any] = [None, "model", model.state_dict()]
-    for mode in modes:
-        calls.clear()
-        laplace(_pooled(model, prevalence, data), data, mode=mode, steps=20)
-        assert len(calls) == 1
-    calls.clear()
-    assert laplace(_pooled(nn.Linear(2, 1).double(), prevalence, data), data, steps=20).record["mode"] == SEARCHED
-    assert len(calls) > 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scale", [1.0, 50.0])
-def test_newtons_method_finds_the_mode_of_one_layer_without_an_optimiser(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from saturated predictions, and at the mode that Adam and L-BFGS find from a good start."""
-    model, prevalence, (x, y) = _at_its_mode(2, 1.0)
-    best = map_estimate(_pooled(model, prevalence, (x, y)), (x, y), batch_size=None)
-    monkeypatch.setattr(laplace_module, "most_probable", None)
-    far = nn.Linear(2, 1).double()
-    with torch.no_grad():
-        far.weight.mul_(scale)
-    found = laplace(_pooled(far, prevalence, (x, y)), (x, y), mode="search")
-    torch.testing.assert_close(found.distribution.mean, best.distribution.mean, rtol=0, atol=1e-4)
-    assert found.record["decrement"] < 1e-9
+    for scale in (1.0, 50.0):
+        far = nn.Linear(2, 1).double()
+        with torch.no_grad():
+            far.weight.mul_(scale)
+        found = inference.laplace(_pooled(far, prevalence, data), data, mode="search")
+        torch.testing.assert_close(found.distribution.mean, _flat(model), rtol=0, atol=1e-4)
+        assert found.record["decrement"] < 1e-9
 
 
 @pytest.mark.long
@@ -337,19 +294,16 @@ def test_a_start_without_a_peak_causes_no_warning_if_the_search_finds_one() -> N
         model.bias.zero_()
     target = _target(model, prevalence, prior=_prior(1.0))
     with pytest.warns(UserWarning, match="no peak"):
-        laplace(target, data, mode="model", curvature="hessian")
-    found = laplace(target, data, curvature="hessian", steps=100)
+        inference.laplace(target, data, mode="model", curvature="hessian")
+    found = inference.laplace(target, data, curvature="hessian", steps=100)
     assert found.record["mode"] == SEARCHED
     assert found.record["repaired"] == 0
 
 
 LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
     "gain": (0.0, {}),
-    "gain, with evidence": (0.7, {}),
     "gain at the population": (0.7, {"reference": torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)}),
-    "weighted": (0.0, {"loss": WeightedLoss}),
-    "adjusted": (0.0, {"loss": LogitAdjustedLoss}),
-    "plain": (0.0, {"loss": LogLikelihoodLoss}),
+    "weighted": (0.0, {"loss": rl.WeightedLoss}),
 }
 
 
@@ -359,8 +313,8 @@ LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
 def test_the_best_constant_predictions_are_those_of_free_intercepts(name: str) -> None:
     evidence, options = LOSSES[name]
     y = torch.arange(31) % 3
-    prevalence = Prevalence([0.7, 0.2, 0.1], torch.bincount(y) / 31, evidence=evidence)
-    target = log_posterior(nn.Linear(1, 3).double(), prevalence, Categorical(3), num_data=31, **options)
+    prevalence = rl.Prevalence([0.7, 0.2, 0.1], torch.bincount(y) / 31, evidence=evidence)
+    target = inference.log_posterior(nn.Linear(1, 3).double(), prevalence, rl.Categorical(3), num_data=31, **options)
     data, layout = (torch.zeros(31, 1, dtype=torch.float64), y), Layout.of(target.parameters())
 
     def terms(bias: Any) -> Any:

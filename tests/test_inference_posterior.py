@@ -1,4 +1,4 @@
-"""`Posterior`: predictions are averages over draws, whatever the way they are computed."""
+"""`Posterior`: predictions are averages over draws, whatever the way they are computed; and the uncertainty of π."""
 
 from __future__ import annotations
 
@@ -15,41 +15,13 @@ import scipy.stats
 import torch
 from layers import inputs, network
 from logistic import Logistic
-from members import (
-    ClassLikelihood,
-    assert_mean_is,
-    assert_refused,
-    each_likelihood,
-    generator,
-    population,
-    unchecked_types,
-)
+from members import ClassLikelihood, assert_mean_is, assert_refused, each_kind, generator, population, unchecked_types
 from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from rightloss import (
-    Bernoulli,
-    Categorical,
-    ContinuousPrevalence,
-    CumulativeLogit,
-    Gaussian,
-    LogLikelihoodLoss,
-    Prevalence,
-    PrevalenceWarning,
-    start_at_prevalence,
-)
-from rightloss.inference import (
-    ensemble,
-    expectation_propagation,
-    gaussian_prior,
-    laplace,
-    log_posterior,
-    map_estimate,
-    nuts,
-    sghmc,
-    variational,
-)
+import rightloss as rl
+from rightloss import inference
 from rightloss.inference import posterior as posterior_file
 from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
 from rightloss.inference.posterior import Posterior, posterior_of
@@ -57,21 +29,16 @@ from rightloss.inference.target import LogPosterior
 from rightloss.predictive import retarget_interval
 
 X = inputs().double()
-each_kind = pytest.mark.parametrize("kind", DISTRIBUTIONS)
+each_distribution = pytest.mark.parametrize("kind", DISTRIBUTIONS)
 
 
-def over_a_line(likelihood: Any, prevalence: Any) -> Posterior:
-    """A dense Gaussian over the weights of 3 inputs and a bias."""
-    model = nn.Linear(3, 1).double()
+def over_a_line(likelihood: Any, prevalence: Any) -> tuple[Posterior, Tensor, Tensor, Tensor]:
+    """A dense Gaussian over the weights of 3 inputs and a bias; x, and mean and standard deviation of w·x + b for each."""
+    model, x = nn.Linear(3, 1).double(), normal(5, 3, seed=3)
     distribution = DenseGaussian(normal(4, seed=1), normal(4, 4, seed=2) / 2)
-    return Posterior(model, prevalence, likelihood, distribution, Layout.of(dict(model.named_parameters())))
-
-
-def moments_of_output(posterior: Posterior, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of w·x + b, a Gaussian for each x."""
-    wide = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
-    variance = ((wide @ posterior.distribution.covariance()) * wide).sum(1)
-    return wide @ posterior.distribution.mean, variance.sqrt()
+    posterior = Posterior(model, prevalence, likelihood, distribution, Layout.of(dict(model.named_parameters())))
+    wide = torch.cat([x, torch.ones(5, 1).double()], 1)
+    return posterior, x, wide @ distribution.mean, ((wide @ distribution.covariance()) * wide).sum(1).sqrt()
 
 
 def probabilities(posterior: Posterior, x: Any, **settings: Any) -> Tensor:
@@ -81,18 +48,28 @@ def probabilities(posterior: Posterior, x: Any, **settings: Any) -> Tensor:
 class TestPredict:
     @pytest.mark.long
     def test_a_logistic_line_predicts_the_integral(self) -> None:
-        posterior, x = over_a_line(Bernoulli(), Prevalence.binary(0.1)), normal(5, 3, seed=3)
+        posterior, x, mean, spread = over_a_line(rl.Bernoulli(), rl.Prevalence.binary(0.1))
         nodes, weights = np.polynomial.hermite_e.hermegauss(200)
-        mean, spread = moments_of_output(posterior, x)
         expected = torch.sigmoid(mean[:, None] + spread[:, None] * torch.from_numpy(nodes)) @ torch.from_numpy(weights)
-        expected = expected / math.sqrt(2 * math.pi)
         draws = probabilities(posterior, x, samples=20_000, generator=generator(4))[:, :, 1]
-        assert_mean_is(draws, expected, z=5)
+        assert_mean_is(draws, expected / math.sqrt(2 * math.pi), z=5)
         found = posterior.predict(x, samples=20_000, generator=generator(4)).log_probs
         torch.testing.assert_close(found[:, 1].exp(), draws.mean(0))
         torch.testing.assert_close(found.exp().sum(1), torch.ones(5, dtype=torch.float64))
 
-    @each_likelihood
+    def test_a_density_at_the_support_is_the_closed_form(self) -> None:
+        posterior, x, mean, spread = over_a_line(rl.Gaussian(scale=0.7).double(), rl.ContinuousPrevalence(Normal(0.0, 1.0)))
+        support = np.linspace(-2, 2, 5)
+        expected = Normal(mean, (spread**2 + 0.49).sqrt()).log_prob(torch.from_numpy(support)[:, None]).T.exp()
+        draws = probabilities(posterior, x, samples=5000, support=support)
+        assert_mean_is(draws, expected, z=5)
+        found = posterior.predict(x, samples=5000, support=support)
+        torch.testing.assert_close(found.log_probs.exp(), draws.mean(0))
+        assert found.entropy is found.data_entropy is found.model_entropy is None
+        fixed = posterior.as_module(4, generator(1))(x, torch.from_numpy(support))
+        torch.testing.assert_close(fixed, posterior.predict(x, 4, generator(1), support).log_probs)
+
+    @each_kind
     def test_it_is_the_average_of_nets_with_the_draws_for_weights(self, make: Callable[[], ClassLikelihood], k: int) -> None:
         posterior = posterior_of_net(make(), k)
         model, likelihood = network(make().num_outputs or k).double(), make()
@@ -103,7 +80,7 @@ class TestPredict:
         torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
 
     def test_the_entropy_is_that_of_the_data_and_that_of_the_weights(self) -> None:
-        posterior = posterior_of_net(Categorical(4), 4)
+        posterior = posterior_of_net(rl.Categorical(4), 4)
         probs, found = probabilities(posterior, X), posterior.predict(X)
         each, average = scipy.stats.entropy(probs, axis=2).mean(0), scipy.stats.entropy(probs.mean(0), axis=1)
         np.testing.assert_allclose(found.entropy, average, rtol=1e-10)
@@ -111,40 +88,27 @@ class TestPredict:
         np.testing.assert_allclose(found.model_entropy, average - each, rtol=1e-8)
         assert bool((found.model_entropy > 0).all())
 
-    @pytest.mark.parametrize("scale", [1.0, 1e4])
-    def test_draws_that_agree_leave_nothing_to_the_weights(self, scale: float) -> None:
+    def test_draws_that_agree_leave_nothing_to_the_weights(self) -> None:
         model = network(3)
-        draws = scale * torch.nn.utils.parameters_to_vector(model.parameters()).detach().expand(7, -1)
-        layout = Layout.of(dict(model.named_parameters()))
-        found = Posterior(model, Prevalence([0.2, 0.3, 0.5]), Categorical(), Particles(draws), layout).predict(X.float())
-        assert bool((found.model_entropy >= 0).all())
-        assert float(found.model_entropy.max()) < 1e-6
-        assert bool(found.entropy.isfinite().all())
-
-    def test_a_point_predicts_what_its_net_does(self) -> None:
-        posterior = posterior_of_net(kind="a point")
-        expected = torch.log_softmax(posterior.module()(X), 1)
-        torch.testing.assert_close(posterior.predict(X).log_probs, expected, rtol=1e-12, atol=1e-12)
-
-    def test_a_density_at_the_support_is_the_closed_form(self) -> None:
-        prevalence = ContinuousPrevalence(Normal(0.0, 1.0))
-        posterior, x = over_a_line(Gaussian(scale=0.7).double(), prevalence), normal(4, 3, seed=3)
-        support = np.linspace(-2, 2, 5)
-        mean, spread = moments_of_output(posterior, x)
-        expected = Normal(mean, (spread**2 + 0.49).sqrt()).log_prob(torch.from_numpy(support)[:, None]).T.exp()
-        draws = probabilities(posterior, x, samples=5000, support=support)
-        assert_mean_is(draws, expected, z=5)
-        found = posterior.predict(x, samples=5000, support=support)
-        torch.testing.assert_close(found.log_probs.exp(), draws.mean(0))
-        assert found.entropy is found.data_entropy is found.model_entropy is None
+        for scale in (1.0, 1e4):
+            draws = scale * torch.nn.utils.parameters_to_vector(model.parameters()).detach().expand(7, -1)
+            layout = Layout.of(dict(model.named_parameters()))
+            found = Posterior(model, rl.Prevalence([0.2, 0.3, 0.5]), rl.Categorical(), Particles(draws), layout).predict(
+                X.float()
+            )
+            assert bool((found.model_entropy >= 0).all())
+            assert float(found.model_entropy.max()) < 1e-6
+            assert bool(found.entropy.isfinite().all())
 
     def test_dense_maps_are_predicted_cell_by_cell(self) -> None:
-        posterior = posterior_of_net(CumulativeLogit(4).double(), 4, net=nn.Conv2d(6, 1, 1).double())
+        posterior = posterior_of_net(rl.CumulativeLogit(4).double(), 4, net=nn.Conv2d(6, 1, 1).double())
         maps = normal(4, 6, 2, 3)
-        cells = posterior.predict(maps.movedim(1, -1).reshape(-1, 6, 1, 1))
-        found = posterior.predict(maps)
-        assert found.log_probs.shape == (4, 4, 2, 3)
-        torch.testing.assert_close(found.log_probs.movedim(1, -1).reshape(-1, 4), cells.log_probs.flatten(1))
+        cells = posterior.predict(maps.movedim(1, -1).reshape(-1, 6, 1, 1), level=0.8)
+        found = posterior.predict(maps, level=0.8)
+        for name in ("log_probs", "low", "high"):
+            of_map = getattr(found, name)
+            assert of_map.shape == (4, 4, 2, 3)
+            torch.testing.assert_close(of_map.movedim(1, -1).reshape(-1, 4), getattr(cells, name).flatten(1))
         torch.testing.assert_close(found.model_entropy.flatten(), cells.model_entropy.flatten())
 
     def test_arrays_in_arrays_out_in_the_precision_of_the_model(self) -> None:
@@ -173,89 +137,69 @@ class Counted(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Has no rule for many weights in torch."""
+    """Has no rule for many weights in torch, and takes x in two parts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.inner(x.unflatten(1, (3, 2)))[0][:, -1])
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return self.head(self.inner((x["a"] + x["b"]).unflatten(1, (3, 2)))[0][:, -1])
 
 
 class TestTheWayThere:
-    def test_many_weights_at_once_predict_what_they_do_one_by_one(self) -> None:
+    @pytest.mark.long
+    def test_many_weights_at_once_predict_what_they_do_one_by_one_and_the_users_model_is_unchanged(self) -> None:
         found = {}
         for looks in (False, True):
-            posterior = posterior_of_net(net=Counted(looks))
+            model = Counted(looks).train()
+            before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+            posterior = posterior_of_net(net=model)
             found[looks] = posterior.predict(X)
+            posterior_of_net(net=model, dropout=True).predict(X)
             assert posterior.model.calls == (1 + 6 if looks else 1)
+            assert torch.equal(torch.get_rng_state(), state)
+            assert all(part.training for part in model.modules())
+            assert all(torch.equal(*pair) for pair in zip(before.values(), model.state_dict().values(), strict=True))
         torch.testing.assert_close(found[True].log_probs, found[False].log_probs)
         torch.testing.assert_close(found[True].model_entropy, found[False].model_entropy)
 
-    def test_a_net_without_a_rule_for_many_weights_is_run_one_by_one(self) -> None:
-        posterior = posterior_of_net(net=Recurrent().double())
-        singly = [posterior.module(index)(X).softmax(1) for index in range(6)]
-        torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(singly).mean(0))
+    def test_a_net_without_a_rule_for_many_weights_or_with_x_in_parts_is_run_one_by_one(self) -> None:
+        posterior, parts = posterior_of_net(net=Recurrent().double()), {"a": X / 4, "b": 3 * X / 4}
+        singly = [posterior.module(index)(parts).softmax(1) for index in range(6)]
+        torch.testing.assert_close(posterior.predict(parts).log_probs.exp(), torch.stack(singly).mean(0))
 
-    @each_kind
-    @pytest.mark.parametrize(("weights", "numbers"), [(1, 1), (200, 1 << 20), (1 << 24, 150)])
-    def test_any_size_of_blocks_gives_the_same(
-        self, kind: str, weights: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(("kind", "linearised"), [(kind, number % 2 == 1) for number, kind in enumerate(DISTRIBUTIONS)])
+    def test_any_size_of_blocks_and_batches_gives_the_same(
+        self, kind: str, linearised: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        posterior = posterior_of_net(kind=kind)
+        posterior = posterior_of_net(kind=kind, linearised=linearised)
         expected = posterior.predict(X, samples=11)
-        monkeypatch.setattr(posterior_file, "_WEIGHTS", weights)
-        monkeypatch.setattr(posterior_file, "_INPUTS", numbers)
-        assert len(list(posterior.tables(X, samples=11))) > 1
-        torch.testing.assert_close(posterior.predict(X, samples=11).log_probs, expected.log_probs, rtol=1e-10, atol=1e-12)
+        for weights, numbers, batch_size in ((1, 1, None), (200, 1 << 20, 1), (1 << 24, 150, 3)):
+            monkeypatch.setattr(posterior_file, "_WEIGHTS", weights)
+            monkeypatch.setattr(posterior_file, "_INPUTS", numbers)
+            assert len(list(posterior.tables(X, samples=11))) > 1
+            found = posterior.predict(X, samples=11, batch_size=batch_size)
+            torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(found.model_entropy, expected.model_entropy, rtol=1e-8, atol=1e-10)
 
-    @each_kind
-    @pytest.mark.parametrize("batch_size", [1, 3, 100])
-    def test_any_batch_size_gives_the_same(self, kind: str, batch_size: int) -> None:
-        posterior = posterior_of_net(kind=kind)
-        found, expected = posterior.predict(X, batch_size=batch_size), posterior.predict(X)
-        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.model_entropy, expected.model_entropy, rtol=1e-8, atol=1e-10)
-
-    @each_kind
-    def test_the_draws_are_those_of_sample(self, kind: str) -> None:
-        posterior = posterior_of_net(kind=kind)
-        weights = posterior.layout.flatten(posterior.sample(5, generator(1)))
-        same = Posterior(posterior.model, posterior.prevalence, Categorical(3), Particles(weights), posterior.layout)
+    @each_distribution
+    def test_the_draws_are_those_of_sample_by_name(self, kind: str) -> None:
+        posterior = posterior_of_net(rl.CumulativeLogit(4).double(), 4, kind)
+        draws = posterior.sample(5, generator(1))
+        own = parameters_of(posterior.model, posterior.likelihood)
+        assert {name: value.shape for name, value in draws.items()} == {n: (5, *value.shape) for n, value in own.items()}
+        flat = posterior.layout.flatten(draws)
+        assert torch.equal(flat, posterior.distribution.sample(5, generator(1)))
+        same = Posterior(
+            posterior.model, posterior.prevalence, rl.CumulativeLogit(4).double(), Particles(flat), posterior.layout
+        )
         found = posterior.predict(X, 5, generator(1)).log_probs
         torch.testing.assert_close(found, same.predict(X).log_probs)
         assert torch.equal(posterior.predict(X, 5, generator(1)).log_probs, found)
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("dropout", [False, True])
-    @pytest.mark.parametrize("looks", [False, True])
-    def test_the_users_model_is_unchanged(self, dropout: bool, looks: bool) -> None:
-        model = Counted(looks).train()
-        model.inner[-1] = nn.Linear(8, 1).double()
-        likelihood, before = CumulativeLogit(4), copy.deepcopy(model.state_dict())
-        posterior = posterior_of_net(likelihood, 4, net=model, dropout=dropout)
-        state = torch.get_rng_state()
-        posterior.predict(X)
-        assert torch.equal(torch.get_rng_state(), state)
-        assert all(part.training for part in model.modules())
-        assert all(torch.equal(*pair) for pair in zip(before.values(), model.state_dict().values(), strict=True))
-        assert torch.equal(likelihood.first, CumulativeLogit(4).first)
-
-    def test_what_the_model_takes_besides_arrays_gives_tensors(self) -> None:
-        class Summed(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner = network(3).double()
-
-            def forward(self, x: dict[str, Tensor]) -> Tensor:
-                outputs: Tensor = self.inner(x["a"] + x["b"])
-                return outputs
-
-        model = Summed()
-        posterior, layout = posterior_of_net(net=model), Layout.of(dict(model.inner.named_parameters()))
-        whole = Posterior(model.inner, posterior.prevalence, Categorical(3), posterior.distribution, layout)
-        torch.testing.assert_close(posterior.predict({"a": X / 4, "b": 3 * X / 4}).log_probs, whole.predict(X).log_probs)
+        for moment, value in ((posterior.mean, "mean"), (posterior.standard_deviation, "standard_deviation")):
+            assert torch.equal(posterior.layout.flatten(moment), getattr(posterior.distribution, value))
+        assert torch.equal(posterior.likelihood.first, posterior.mean["likelihood.first"])  # type: ignore[attr-defined]
 
 
 class TestDropout:
@@ -264,7 +208,7 @@ class TestDropout:
         model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 1)).double()
         point = Particles(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])
         layout = Layout.of(dict(model.named_parameters()))
-        posterior = Posterior(model, Prevalence.binary(0.1), Bernoulli(), point, layout, dropout=True)
+        posterior = Posterior(model, rl.Prevalence.binary(0.1), rl.Bernoulli(), point, layout, dropout=True)
         x = normal(3, 2)
         masks = torch.tensor([[0, 0], [0, 2], [2, 0], [2, 2]]).double()
         expected = torch.stack([torch.sigmoid(model[1](x * mask)) for mask in masks]).mean(0).detach()
@@ -273,53 +217,34 @@ class TestDropout:
         assert len(probabilities(posterior, x)) == 100
         torch.testing.assert_close(posterior.module()(x), model.eval()(x))
 
-    def test_masks_depend_on_the_generator(self) -> None:
+    def test_masks_depend_on_the_generator_and_a_stream_goes_on(self) -> None:
         posterior = posterior_of_net(dropout=True)
+        assert [type(part) for part in posterior.model.modules() if part.training] == [nn.Dropout]
         one, same, other = (posterior.predict(X, 20, generator(seed)).log_probs for seed in (1, 1, 2))
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
-
-    @pytest.mark.parametrize("samples", [1, 20])
-    @pytest.mark.parametrize("kind", ["a point", "particles"])
-    def test_a_stream_goes_on(self, kind: str, samples: int) -> None:
-        posterior, stream = posterior_of_net(kind=kind, dropout=True), generator(1)
-        twice = [posterior.predict(X, samples, stream).log_probs for _ in range(2)]
-        assert not torch.equal(*twice)
-
-    def test_batch_normalisation_stays_as_it_is_in_eval_mode(self) -> None:
-        posterior = posterior_of_net(dropout=True)
-        assert [type(part) for part in posterior.model.modules() if part.training] == [nn.Dropout]
+        for kind, samples in (("a point", 1), ("particles", 1), ("particles", 20)):
+            posterior, stream = posterior_of_net(kind=kind, dropout=True), generator(1)
+            assert not torch.equal(*(posterior.predict(X, samples, stream).log_probs for _ in range(2)))
 
 
 class TestParts:
-    @each_kind
-    def test_weights_come_by_name(self, kind: str) -> None:
-        posterior = posterior_of_net(CumulativeLogit(4).double(), 4, kind)
-        draws = posterior.sample(3, generator(1))
-        assert {name: tuple(value.shape) for name, value in draws.items()} == {
-            name: (3, *value.shape) for name, value in parameters_of(posterior.model, posterior.likelihood).items()
-        }
-        flat = posterior.distribution.sample(3, generator(1))
-        assert torch.equal(torch.cat([value.flatten(1) for value in draws.values()], 1), flat)
-        for found, expected in ((posterior.mean, "mean"), (posterior.standard_deviation, "standard_deviation")):
-            together = torch.cat([each.flatten() for each in found.values()])
-            assert torch.equal(together, getattr(posterior.distribution, expected))
-        assert torch.equal(posterior.likelihood.first, posterior.mean["likelihood.first"])  # type: ignore[attr-defined]
-
     def test_the_module_has_the_mean_weights_or_those_of_a_draw(self) -> None:
         posterior = posterior_of_net()
-        for found, expected in ((posterior.module(), posterior.mean), (posterior.module(2), None)):
-            weights = expected or posterior.layout.unflatten(posterior.distribution.draws[2])  # type: ignore[attr-defined]
+        draw = posterior.layout.unflatten(posterior.distribution.draws[2])  # type: ignore[attr-defined]
+        for found, weights in ((posterior.module(), posterior.mean), (posterior.module(2), draw)):
             assert all(torch.equal(value, weights[name]) for name, value in found.named_parameters())
             assert not any(part.training for part in found.modules())
+        point = posterior_of_net(kind="a point")
+        expected = torch.log_softmax(point.module()(X), 1)
+        torch.testing.assert_close(point.predict(X).log_probs, expected, rtol=1e-12, atol=1e-12)
 
     def test_fixed_values_and_random_buffers_take_the_place_of_the_models(self) -> None:
         model = network(3).double()
-        names = ("4.weight", "4.bias", "1.running_mean")
-        layout = Layout.of({name: model.state_dict()[name] for name in names})
+        layout = Layout.of({name: model.state_dict()[name] for name in ("4.weight", "4.bias", "1.running_mean")})
         fixed = {"0.weight": normal(8, 6, seed=1), "1.running_var": normal(8, seed=2).exp()}
         draws = Particles(normal(4, layout.size, seed=3))
-        posterior = Posterior(model, Prevalence([0.2, 0.3, 0.5]), Categorical(), draws, layout, fixed)
+        posterior = Posterior(model, rl.Prevalence([0.2, 0.3, 0.5]), rl.Categorical(), draws, layout, fixed)
         probs = []
         for draw in draws.draws:
             model.load_state_dict(model.state_dict() | fixed | layout.unflatten(draw))
@@ -327,14 +252,14 @@ class TestParts:
         torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
 
     def test_posterior_of_takes_model_and_likelihood_from_a_target(self) -> None:
-        model = network(1).double()
-        target = log_posterior(model, Prevalence([0.1, 0.2, 0.7]), CumulativeLogit(3).double(), num_data=10)
+        target = inference.log_posterior(
+            network(1).double(), rl.Prevalence([0.1, 0.2, 0.7]), rl.CumulativeLogit(3).double(), num_data=10
+        )
         size = sum(value.numel() for value in target.parameters().values())
-        found = DiagonalGaussian(normal(size, seed=1), normal(size, seed=2).exp())
-        posterior = posterior_of(target, found, record={"loss": 1.0})
+        posterior = posterior_of(target, DiagonalGaussian(normal(size, seed=1), normal(size, seed=2).exp()), record={"a": 1.0})
         assert posterior.layout.names == tuple(target.parameters())
         assert posterior.prevalence is target.prevalence
-        assert posterior.record == {"loss": 1.0}
+        assert posterior.record == {"a": 1.0}
         table = target.table({name: value[0] for name, value in posterior.sample(1, generator(1)).items()}, X)
         torch.testing.assert_close(posterior.predict(X, 1, generator(1)).log_probs, table)
 
@@ -342,43 +267,56 @@ class TestParts:
         words = "Posterior(6 draws in 2 chains over 99 random weights of Sequential, Categorical, Prevalence(population=["
         assert repr(posterior_of_net()).startswith(words)
         assert "LowRankGaussian over 99" in repr(posterior_of_net(kind="LowRankGaussian"))
-        assert "1 draw over 99 random weights of Sequential, dropout" in repr(posterior_of_net(kind="a point", dropout=True))
+        for way in ("dropout", "linearised"):
+            told = repr(posterior_of_net(None, 3, "a point", None, **{way: True}))
+            assert f"1 draw over 99 random weights of Sequential, {way}, Categorical" in told
 
 
 MODEL = network(3).double()
 LAYOUT = Layout.of(dict(MODEL.named_parameters()))
 POINT = Particles(torch.zeros(1, LAYOUT.size, dtype=torch.float64))
-MIX = Prevalence(population(3))
-DENSITY = ContinuousPrevalence(Normal(0.0, 1.0))
+MIX = rl.Prevalence(population(3))
+DENSITY = rl.ContinuousPrevalence(Normal(0.0, 1.0))
 LINEAR = Layout.of(dict(nn.Linear(2, 3).named_parameters()))
+BUFFER = Layout(("1.running_mean",), ((8,),))
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "a density for classes": (lambda: Posterior(MODEL, DENSITY, Categorical(), POINT, LAYOUT), "Prevalence of classes"),
+    "a density for classes": (lambda: Posterior(MODEL, DENSITY, rl.Categorical(), POINT, LAYOUT), "Prevalence of classes"),
     "a layout of another size": (
-        lambda: Posterior(MODEL, MIX, Categorical(), Particles(torch.zeros(1, 4)), LAYOUT),
-        r"of 99 weights, but got \(4,\): the layout",
+        lambda: Posterior(MODEL, MIX, rl.Categorical(), Particles(torch.zeros(1, 4)), LAYOUT),
+        r"of 99 weights, but got \(4,\)",
     ),
     "weights the model has not": (
-        lambda: Posterior(MODEL, MIX, Categorical(), POINT, Layout(("no",), ((LAYOUT.size,),))),
-        r"with `no` of shape \(99,\), but it has no such weight",
+        lambda: Posterior(MODEL, MIX, rl.Categorical(), POINT, Layout(("no",), ((LAYOUT.size,),))),
+        "it has no such weight",
     ),
     "weights of another shape": (
-        lambda: Posterior(MODEL, MIX, Categorical(), POINT, LAYOUT, {"1.running_var": torch.ones(3)}),
-        r"`1.running_var` of shape \(3,\), but it has it as \(8,\)",
+        lambda: Posterior(MODEL, MIX, rl.Categorical(), POINT, LAYOUT, {"1.running_var": torch.ones(3)}),
+        r"it has it as \(8,\)",
     ),
     "no dropout": (
-        lambda: Posterior(nn.Linear(2, 3), MIX, Categorical(), Particles(torch.zeros(1, 9)), LINEAR, dropout=True),
-        "a model that drops out, but it has no such module",
+        lambda: Posterior(nn.Linear(2, 3), MIX, rl.Categorical(), Particles(torch.zeros(1, 9)), LINEAR, dropout=True),
+        "a model that drops out",
     ),
-    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be an int of at least 1, but got 0"),
-    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be an int of at least 1, but got 0.5"),  # type: ignore[arg-type]
-    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
+    "dropout of a linear model": (lambda: posterior_of_net(dropout=True, linearised=True), "but got both"),
+    "a buffer to linearise in": (
+        lambda: Posterior(MODEL, MIX, rl.Categorical(), Particles(normal(2, 8)), BUFFER, linearised=True),
+        r"but `1\.running_mean` is a buffer",
+    ),
+    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be an int"),
+    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be an int"),  # type: ignore[arg-type]
+    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator"),  # type: ignore[arg-type]
     "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be an int"),
     "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),
     "a support for classes": (lambda: posterior_of_net().predict(X, support=[1.0]), "no `support` with classes"),
-    "no support for a density": (lambda: over_a_line(Gaussian(), DENSITY).predict(normal(2, 3)), "`support`, but got none"),
-    "too few outputs": (lambda: posterior_of_net(Categorical(), 4, net=network(3).double()).predict(X), "4 classes, but got 3"),
-    "a draw beyond the last": (lambda: posterior_of_net().module(6), "a draw, but got 6 of 6 draws in 2 chains"),
-    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),  # type: ignore[arg-type]
+    "no support for a density": (
+        lambda: over_a_line(rl.Gaussian(), DENSITY)[0].predict(normal(2, 3)),
+        "`support`, but got none",
+    ),
+    "too few outputs": (
+        lambda: posterior_of_net(rl.Categorical(), 4, net=network(3).double()).predict(X),
+        "4 classes, but got 3",
+    ),
+    "a draw beyond the last": (lambda: posterior_of_net().module(6), "got 6 of 6 draws in 2 chains"),
     "a draw of a Gaussian": (lambda: posterior_of_net(kind="DenseGaussian").module(0), "got 0 of DenseGaussian"),
     "masks to be fixed": (lambda: posterior_of_net(dropout=True).as_module(), "that can be fixed, but dropout's masks"),
 }
@@ -389,17 +327,23 @@ def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     assert_refused(*BAD[what])
 
 
-SURVEY = Prevalence.beta(2.5, 48.5)  # 0.8 to 12 %
+SURVEY = rl.Prevalence.beta(2.5, 48.5)  # 0.8 to 12 %
 CASE_CONTROL = Logistic(1, n=240, population=2.5 / 51)
+ORIGIN = torch.zeros(1, 1).double()
 
 
-def survey_target(likelihood: Any = None, **options: Any) -> LogPosterior:
+def survey_target(likelihood: Any = None) -> LogPosterior:
     """240 case-control rows and a survey of 51 people, under a wide prior of the weights."""
-    likelihood = Bernoulli() if likelihood is None else likelihood
+    likelihood = rl.Bernoulli() if likelihood is None else likelihood
     model = nn.Linear(1, likelihood.num_outputs or 2).double()
     nn.init.zeros_(model.weight)
-    start_at_prevalence(model, SURVEY, likelihood)
-    return log_posterior(model, SURVEY, likelihood, prior=gaussian_prior(10.0, {"bias": model.bias}), **options)
+    rl.start_at_prevalence(model, SURVEY, likelihood)
+    return inference.log_posterior(model, SURVEY, likelihood, prior=inference.gaussian_prior(10.0, {"bias": model.bias}))
+
+
+@cache
+def approximated() -> Posterior:
+    return inference.laplace(survey_target(), CASE_CONTROL.data)
 
 
 @cache
@@ -424,22 +368,24 @@ def by_importance(draws: int = 40_000) -> tuple[Tensor, Tensor, Tensor]:
 
 
 METHODS: dict[str, Callable[[LogPosterior, Any], Posterior]] = {
-    "laplace": lambda target, data: laplace(target, data),
-    "variational": lambda target, data: variational(target, data, family="full-rank", steps=300, lr=0.05, batch_size=None),
-    "expectation propagation": lambda target, data: expectation_propagation(target, data),
-    "nuts": lambda target, data: nuts(target, data, draws=200, warmup=50, chains=1),
-    "sghmc": lambda target, data: sghmc(
-        target, data, start=laplace(target, data), chains=2, steps=600, thin=4, batch_size=None
+    "laplace": lambda target, data: approximated(),
+    "variational": lambda target, data: inference.variational(
+        target, data, family="full-rank", steps=300, lr=0.05, batch_size=None
+    ),
+    "expectation propagation": lambda target, data: inference.expectation_propagation(target, data),
+    "nuts": lambda target, data: inference.nuts(target, data, draws=200, warmup=50, chains=1),
+    "sghmc": lambda target, data: inference.sghmc(
+        target, data, start=approximated(), chains=2, steps=600, thin=4, batch_size=None
     ),
 }
 
 
+@pytest.mark.long
 class TestAnUncertainPrevalence:
     """Rows sampled by class say nothing about π, so its uncertainty is that of the survey."""
 
-    @pytest.mark.long
-    @unchecked_types()
     @pytest.mark.parametrize("method", METHODS)
+    @unchecked_types()
     def test_every_method_has_the_intercept_and_the_risk_of_importance_sampling(self, method: str) -> None:
         slope, intercept, weights = by_importance()
         posterior = METHODS[method](survey_target(), CASE_CONTROL.data)
@@ -451,11 +397,10 @@ class TestAnUncertainPrevalence:
         order = intercept.argsort()
         ends = torch.searchsorted(weights[order].cumsum(0), torch.tensor([0.025, 0.975]).double())
         limits = torch.sigmoid(intercept[order][ends])
-        found = posterior.predict(torch.zeros(1, 1).double(), level=0.95)
+        found = posterior.predict(ORIGIN, level=0.95)
         for ours, limit in zip((found.low[0, 1], found.high[0, 1]), limits, strict=True):
             assert float(torch.logit(ours)) == pytest.approx(float(torch.logit(limit)), abs=0.15)
 
-    @pytest.mark.long
     def test_its_intercept_is_as_uncertain_as_the_classifiers(self) -> None:
         """Which knows that the class counts are fixed by design: a difference of 1/n₀ + 1/n₁ in the variance."""
         from rightloss.sklearn import InformationGainClassifier
@@ -463,26 +408,23 @@ class TestAnUncertainPrevalence:
         x, y = CASE_CONTROL.data
         classifier = InformationGainClassifier(population=SURVEY, penalty=None).fit(x.numpy(), y.numpy())
         error = classifier.summary().frame.loc["intercept", "std_err"]
-        variance = float(laplace(survey_target(), (x, y)).standard_deviation["bias"]) ** 2
-        assert variance - error**2 == pytest.approx(2 / 120, rel=0.2)
+        assert float(approximated().standard_deviation["bias"]) ** 2 - error**2 == pytest.approx(2 / 120, rel=0.2)
 
-    @pytest.mark.long
     def test_plain_cross_entropy_leaves_it_out(self) -> None:
-        known = log_posterior(nn.Linear(1, 1).double(), Prevalence(SURVEY.population), Bernoulli(), loss=LogLikelihoodLoss)
-        unsure = log_posterior(known.model, SURVEY, Bernoulli(), loss=LogLikelihoodLoss)
-        spreads = [laplace(each, CASE_CONTROL.data).standard_deviation["bias"] for each in (known, unsure)]
+        known = inference.log_posterior(
+            nn.Linear(1, 1).double(), rl.Prevalence(SURVEY.population), rl.Bernoulli(), loss=rl.LogLikelihoodLoss
+        )
+        unsure = inference.log_posterior(known.model, SURVEY, rl.Bernoulli(), loss=rl.LogLikelihoodLoss)
+        spreads = [inference.laplace(each, CASE_CONTROL.data).standard_deviation["bias"] for each in (known, unsure)]
         torch.testing.assert_close(*spreads)
 
-    @pytest.mark.long
     def test_the_draws_have_the_stated_moments(self) -> None:
-        for likelihood in (Bernoulli(), Categorical(2)):
-            posterior = laplace(survey_target(likelihood), CASE_CONTROL.data)
+        for posterior in (approximated(), inference.laplace(survey_target(rl.Categorical(2)), CASE_CONTROL.data)):
             draws = posterior.sample(20_000)
             for name, mean in posterior.mean.items():
                 assert_mean_is(draws[name].flatten(1), mean.flatten())
                 assert_mean_is((draws[name] - mean).square().flatten(1), posterior.standard_deviation[name].square().flatten())
 
-    @pytest.mark.long
     def test_the_bias_that_moves_is_found_in_any_network_and_only_there(self) -> None:
         class Net(nn.Module):
             def __init__(self, bias: bool) -> None:
@@ -494,45 +436,38 @@ class TestAnUncertainPrevalence:
                 return outputs
 
         for bias, name in ((True, "last.bias"), (False, None)):
-            target = log_posterior(Net(bias).double(), SURVEY)
-            found = map_estimate(target, CASE_CONTROL.data, steps=5)
+            found = inference.map_estimate(inference.log_posterior(Net(bias).double(), SURVEY), CASE_CONTROL.data, steps=5)
             assert found.record.get("intercept") == name
             spread = found.standard_deviation
             assert [each for each, value in spread.items() if bool((value > 0).any())] == ([name] if name else [])
-            limits = found.predict(torch.zeros(1, 1).double(), level=0.9)
+            limits = found.predict(ORIGIN, level=0.9)
             width = torch.logit(limits.high) - torch.logit(limits.low)
             survey = torch.logit(torch.tensor(SURVEY.sample(20_000, generator(1))[:, 1]))
             assert float(width[0, 1]) == pytest.approx(float(survey.quantile(0.95) - survey.quantile(0.05)), rel=0.1)
 
-    @pytest.mark.long
     def test_one_set_of_weights_has_the_interval_of_retarget_interval(self) -> None:
-        posterior = ensemble(survey_target(), CASE_CONTROL.data, members=1, steps=20)
+        posterior = inference.ensemble(survey_target(), CASE_CONTROL.data, members=1, steps=20)
         x = torch.linspace(-2, 2, 5).double()[:, None]
-        found = posterior.predict(x, level=0.9)
-        log_probs = posterior.predict(x).log_probs
+        found, log_probs = posterior.predict(x, level=0.9), posterior.predict(x).log_probs
         exact = retarget_interval(log_probs, SURVEY, SURVEY, level=0.9)
         torch.testing.assert_close(found.log_probs, log_probs)
         torch.testing.assert_close(torch.logit(found.low), torch.logit(exact.low), rtol=0, atol=0.1)
         torch.testing.assert_close(torch.logit(found.high), torch.logit(exact.high), rtol=0, atol=0.1)
 
-    @pytest.mark.long
     def test_a_posteriors_prediction_is_not_silently_treated_as_certain(self) -> None:
-        posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
-        with pytest.warns(PrevalenceWarning, match="leaves out the uncertainty of a posterior"):
-            of_survey = retarget_interval(posterior.predict(x), SURVEY, SURVEY)
-        both = posterior.predict(x, population=SURVEY, level=0.95)
+        with pytest.warns(rl.PrevalenceWarning, match="leaves out the uncertainty of a posterior"):
+            of_survey = retarget_interval(approximated().predict(ORIGIN), SURVEY, SURVEY)
+        both = approximated().predict(ORIGIN, population=SURVEY, level=0.95)
         assert float(both.low[0, 1]) < float(of_survey.low[0, 1]) < float(of_survey.high[0, 1]) < float(both.high[0, 1])
 
-    @pytest.mark.long
     def test_a_known_population_leaves_out_the_survey_and_a_file_keeps_it(self, tmp_path: Path) -> None:
-        posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
-        known = Posterior(posterior.model, Prevalence(SURVEY.population), Bernoulli(), posterior.distribution, posterior.layout)
-        for one, two in zip(
-            (posterior.predict(x, population=0.03, level=0.9).low, posterior.predict(x, population=SURVEY, level=0.9).low),
-            (known.predict(x, population=0.03, level=0.9).low, known.predict(x, population=SURVEY, level=0.9).low),
-            strict=True,
-        ):
-            assert torch.equal(one, two)
+        posterior = approximated()
+        known = Posterior(
+            posterior.model, rl.Prevalence(SURVEY.population), rl.Bernoulli(), posterior.distribution, posterior.layout
+        )
+        for to in (0.03, SURVEY):
+            low, same = (each.predict(ORIGIN, population=to, level=0.9).low for each in (posterior, known))
+            assert torch.equal(low, same)
         posterior.save(tmp_path / "posterior.safetensors")
-        again = Posterior.load(tmp_path / "posterior.safetensors", nn.Linear(1, 1).double(), Bernoulli())
+        again = Posterior.load(tmp_path / "posterior.safetensors", nn.Linear(1, 1).double(), rl.Bernoulli())
         assert torch.equal(again.sample(3)["bias"], posterior.sample(3)["bias"])

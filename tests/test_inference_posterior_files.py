@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from corrupt_files import DAMAGE, Hostile, replaced, rewritten
 from layers import inputs, layer_of, network
-from members import ClassLikelihood, assert_refused, each_likelihood, generator
+from members import ClassLikelihood, assert_refused, each_kind, generator
 from posterior_fixtures import DISTRIBUTIONS, normal, posterior_of_net
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -49,14 +50,15 @@ def assert_predicts_the_same(found: Posterior, expected: Posterior, **settings: 
 
 class TestSaved:
     @pytest.mark.parametrize("kind", DISTRIBUTIONS)
-    @pytest.mark.parametrize("dropout", [False, True])
-    def test_a_loaded_posterior_predicts_bit_for_bit_the_same(self, kind: str, dropout: bool, tmp_path: Path) -> None:
-        posterior, path = saved_posterior(tmp_path, kind=kind, dropout=dropout)
-        found = Posterior.load(path, other_net(3))
-        assert_predicts_the_same(found, posterior)
-        assert (found.prevalence, found.layout, found.dropout) == (posterior.prevalence, posterior.layout, dropout)
+    def test_a_loaded_posterior_predicts_bit_for_bit_the_same(self, kind: str, tmp_path: Path) -> None:
+        for way in ("dropout", "linearised", "record"):
+            posterior, path = saved_posterior(tmp_path, kind=kind, **{way: {"a": 1} if way == "record" else True})
+            found = Posterior.load(path, other_net(3))
+            assert_predicts_the_same(found, posterior)
+            assert (found.prevalence, found.layout) == (posterior.prevalence, posterior.layout)
+            assert (found.dropout, found.linearised, found.record) == (way == "dropout", way == "linearised", posterior.record)
 
-    @each_likelihood
+    @each_kind
     def test_every_likelihood_comes_back(self, make: Callable[[], ClassLikelihood], k: int, tmp_path: Path) -> None:
         posterior, path = saved_posterior(tmp_path, make(), k)
         found = Posterior.load(path, other_net(make().num_outputs or k), make())
@@ -77,21 +79,14 @@ class TestSaved:
         assert all(torch.equal(value, before[name]) for name, value in fresh.state_dict().items())
         assert torch.equal(like.first, CumulativeLogit(4).double().first)
 
-    def test_a_default_likelihood_is_the_default(self, tmp_path: Path) -> None:
-        posterior, path = saved_posterior(tmp_path, Categorical(), 3)
-        assert_predicts_the_same(Posterior.load(path, other_net(3)), posterior)
-
     def test_a_loaded_regression_needs_the_density_again(self, tmp_path: Path) -> None:
         model, prevalence = network(1).double(), ContinuousPrevalence(Normal(0.0, 1.0))
         layout = Layout.of({**dict(model.named_parameters()), "likelihood.log_scale": torch.zeros(())})
-        draws = Particles(normal(3, layout.size))
-        posterior = Posterior(model, prevalence, Gaussian().double(), draws, layout)
+        posterior = Posterior(model, prevalence, Gaussian().double(), Particles(normal(3, layout.size)), layout)
         posterior.save(tmp_path / "x")
         found = Posterior.load(tmp_path / "x", other_net(1), Gaussian().double(), prevalence)
         assert_predicts_the_same(found, posterior, support=[0.0, 1.0])
-        assert_refused(
-            lambda: Posterior.load(tmp_path / "x", other_net(1), Gaussian()), "a ContinuousPrevalence, for a density"
-        )
+        assert_refused(lambda: Posterior.load(tmp_path / "x", other_net(1), Gaussian()), "a ContinuousPrevalence")
         assert_refused(lambda: Posterior.load(tmp_path / "x", other_net(1), None, prevalence), "'Gaussian', 'outputs': 1")
 
     def test_the_prevalence_is_kept(self, tmp_path: Path) -> None:
@@ -101,15 +96,11 @@ class TestSaved:
             Posterior(model, prevalence, Categorical(), Particles(normal(1, 14)), layout).save(tmp_path / "x")
             assert Posterior.load(tmp_path / "x", nn.Linear(6, 2).double()).prevalence == prevalence
 
-    def test_the_record_keeps_what_json_can_hold(self, tmp_path: Path) -> None:
-        record = {"losses": [1.0, 0.5], "r_hat": {"4.bias": 1.01}, "note": "ok", "raw": torch.ones(2), "self": object()}
+    def test_the_record_keeps_what_json_can_hold_with_keys_as_strings(self, tmp_path: Path) -> None:
+        record = {"losses": [1.0, 0.5], "by_step": {2: 1.0, 10: 0.5}, "note": "ok", "raw": torch.ones(2), "self": object()}
         _, path = saved_posterior(tmp_path, record=record)
         found = Posterior.load(path, other_net(3)).record
-        assert found == {name: record[name] for name in ("losses", "r_hat", "note")}
-
-    def test_keys_of_the_record_that_are_numbers_become_strings(self, tmp_path: Path) -> None:
-        _, path = saved_posterior(tmp_path, record={"by_step": {2: 1.0, 10: 0.5}, "mixed": {1: 0, "a": 1}})
-        assert Posterior.load(path, other_net(3)).record == {"by_step": {"2": 1.0, "10": 0.5}, "mixed": {"1": 0, "a": 1}}
+        assert found == {"losses": [1.0, 0.5], "by_step": {"2": 1.0, "10": 0.5}, "note": "ok"}
 
     def test_a_wider_model_takes_the_weights_as_they_are(self, tmp_path: Path) -> None:
         posterior = posterior_of_net(net=network(3))
@@ -142,9 +133,8 @@ class TestSaved:
         class Own(Particles):
             pass
 
-        model = nn.Linear(6, 3).double()
-        layout = Layout.of(dict(model.named_parameters()))
-        posterior = Posterior(model, Prevalence([0.2, 0.3, 0.5]), Categorical(), Own(normal(2, 21)), layout)
+        posterior = posterior_of_net()
+        posterior.distribution = Own(normal(2, 99))
         assert_refused(lambda: posterior.save(tmp_path / "x"), "but got Own: save draws of it, as Particles")
         assert list(tmp_path.iterdir()) == []
 
@@ -159,24 +149,20 @@ def with_tensors(**tensors: Tensor) -> Callable[[Path], Any]:
 
 # What happened to the file of three classes, and what the error says.
 POSTERIOR_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    **DAMAGE,
+    **{name: DAMAGE[name] for name in ("a flipped bit in the last weight", "a pickle")},  # all are tested with the reader
     "another weight's name": (lambda path: replaced(path, rb"\"4.bias\"", rb"\"4.bios\""), "its digest differs"),
     "a layer": (lambda path: layer_of(Categorical(3), 3).save(path), r"holds a rightloss\.PrevalenceLayer: load it with that"),
     "a fact missing": (lambda path: rewritten(path, lambda facts: facts.pop("names")), r"lacks \['names'\]"),
     "no prevalence": (with_facts(population=[0.5, 0.6, 0.7]), "to sum to 1"),
-    "a prevalence beyond all numbers": (with_facts(evidence=10**400), "numbers that a float can hold|to be "),
     "another likelihood": (with_facts(likelihood="Categorical"), "the likelihood that the posterior was saved with"),
-    "an unknown distribution": (with_facts(distribution="Cauchy"), "one of Particles, .* but got 'Cauchy'"),
     "no distribution": (with_facts(distribution={"a": 1}), "one of Particles"),
-    "names in a word": (with_facts(names="weights"), "to name the weights and their shapes, but it does not"),
+    "names in a word": (with_facts(names="weights"), "to name the weights and their shapes"),
     "a shape in words": (with_facts(shapes=[["many"]] * 6), "to name the weights"),
     "a shape beyond all numbers": (with_facts(shapes=[[10**400]] * 6), "Expected a model with `0.weight` of shape"),
     "one name too few": (lambda path: rewritten(path, lambda facts: facts["names"].pop()), "to name the weights"),
     "dropout in words": (with_facts(dropout="yes"), "to name the weights"),
-    "a linearised model in words": (with_facts(linearised="yes"), "to name the weights"),
     "a list for the record": (with_facts(record=[1]), "to name the weights"),
     "draws of another size": (with_tensors(distribution__draws=torch.ones(2, 5)), r"of 99 weights, but got \(5,\)"),
-    "draws that are not finite": (with_tensors(distribution__draws=torch.full((2, 99), torch.inf)), "`draws` to be finite"),
     "more chains than draws": (with_tensors(distribution__chains=torch.tensor(4)), r"each of 4 chain\(s\), but got 6"),
     "another tensor": (with_tensors(distribution__mean=torch.ones(5)), r"with \['chains', 'draws', 'mean'\]"),
 }
@@ -209,10 +195,11 @@ class TestLoadRefuses:
         _, path = saved_posterior(tmp_path)
         assert_refused(lambda: Posterior.load(path, model()), words)
 
-    @pytest.mark.parametrize("likelihood", [None, Categorical(5), OnionPeeling(5), CumulativeLogit(3)])
-    def test_another_likelihood(self, likelihood: ClassLikelihood | None, tmp_path: Path) -> None:
+    def test_another_likelihood(self, tmp_path: Path) -> None:
         _, path = saved_posterior(tmp_path, CumulativeLogit(5).double(), 5)
-        assert_refused(lambda: Posterior.load(path, other_net(1), likelihood), "'CumulativeLogit', 'levels': 5|3 classes")
+        for likelihood in (None, OnionPeeling(5), CumulativeLogit(3)):
+            words = "'CumulativeLogit', 'levels': 5|3 classes"
+            assert_refused(partial(Posterior.load, path, other_net(1), likelihood), words)
 
     def test_no_file_or_the_file_of_a_layer_with_its_own_prevalence(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"saved by Posterior\.save, but there is none at .*: is the path right"):

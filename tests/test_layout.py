@@ -18,7 +18,6 @@ ORDER = [
     # without torch
     "extras",
     "atomic_files",
-    "lock",
     "ray_cluster",
     "process_pool",
     "arrays",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from draws import stream
 from scipy.special import log_expit, logit
 
 import rightloss as rl
+from rightloss.finding_tables import one_finding
 from rightloss.prevalence import MultilabelPrevalence
 
 RATES, SAMPLED = [0.30, 0.05, 0.01], [0.3, 0.4, 0.5]
@@ -34,19 +36,45 @@ def associated(rows: int, seed: int) -> np.ndarray:
     return np.stack([a, b], 1).astype(float)
 
 
-class TestRefusals:
-    def test_rates_that_do_not_sum_to_1_are_pointed_to_multilabel(self) -> None:
-        with pytest.raises(ValueError, match="multilabel"):
-            rl.Prevalence([0.1, 0.05, 0.02])
+M: Any = rl.Prevalence.multilabel
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "rates that do not sum to 1": (lambda: rl.Prevalence([0.1, 0.05, 0.02]), "multilabel"),
+    "a label matrix for masks": (lambda: rl.Prevalence.from_labels(np.eye(3, dtype=int), 0.1), "from_label_matrix"),
+    "a rate above 1": (lambda: M([0.1, 1.2]), "`population` of 'finding 1' to lie strictly between 0 and 1"),
+    "no rates": (lambda: M([]), "a rate for each finding"),
+    "one rate": (lambda: M(0.3), "a rate for each finding"),
+    "a rate in words": (lambda: M([0.1, "x"]), "`population` of 'finding 1'"),
+    "a sampled rate of 0": (lambda: M([0.1, 0.2], [0.0, 0.5]), "`sampling` of 'finding 0'"),
+    "too few sampled rates": (lambda: M([0.1, 0.2], [0.5]), "2 rates"),
+    "sampled rates of other findings": (lambda: M({"a": 0.1}, {"b": 0.1}), "by the names of the findings"),
+    "one name for two": (lambda: M([0.1, 0.2], names=["a", "a"]), "2 different names"),
+    "a finding of three classes": (lambda: M([rl.Prevalence([0.2, 0.3, 0.5]), 0.1]), "of two classes for 'finding 0'"),
+    "labels of one finding": (
+        lambda: rl.Prevalence.from_label_matrix([0, 1], [0.1]),
+        r"a multi-label matrix of shape \(n, L\)",
+    ),
+    "uncertain labels": (lambda: rl.Prevalence.from_label_matrix([[0, 1], [1, -1]], [0.1, 0.1]), "but got -1: .*uncertain"),
+    "a finding that nobody has": (lambda: rl.Prevalence.from_label_matrix([[0, 1], [0, 0]], [0.1, 0.1]), r"column\(s\) \[0\]"),
+    "logits": (lambda: rl.retarget(LOGITS, findings(), [0.5, 0.5, 0.5]), "logsigmoid"),
+    "NaN": (lambda: rl.retarget(np.full((2, 3), np.nan), findings(), [0.5] * 3), "without NaN"),
+    "a table off 1": (lambda: rl.retarget(np.full((4, 2, 3), -1.0), findings(), [0.5] * 3), "sum to 1, but some do not"),
+    "a table of two classes": (
+        lambda: rl.retarget(np.log([[0.2, 0.8], [0.7, 0.3]]), M([0.1, 0.2]), [0.5, 0.5]),
+        "exclude each other",
+    ),
+    "two weights for two classes": (lambda: rl.undo_sampling(np.log([[0.2, 0.8]]), pos_weight=[1, 9]), "class_weight"),
+    "weights of classes with findings": (
+        lambda: rl.undo_sampling(LOG_PROBS, pos_weight=[1, 2, 3], kept=[1, 2]),
+        "another argument: its weights are not by finding",
+    ),
+}
 
-    def test_a_label_matrix_is_not_read_as_masks(self) -> None:
-        with pytest.raises(ValueError, match="from_label_matrix"):
-            rl.Prevalence.from_labels(np.eye(3, dtype=int), population=0.1)
 
-    @pytest.mark.parametrize("rates", [[0.1, 1.2], [], 0.3, [0.1, "x"], {"a": 0.0}])
-    def test_rates_outside_0_to_1_are_refused(self, rates: Any) -> None:
-        with pytest.raises(ValueError, match="Expected"):
-            rl.Prevalence.multilabel(rates)
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_to_do(what: str) -> None:
+    call, words = BAD[what]
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 class TestPrevalence:
@@ -168,10 +196,6 @@ class TestPredictions:
         undone = rl.undo_sampling(torch.from_numpy(LOG_PROBS), pos_weight=weights)
         np.testing.assert_allclose(undone, rl.undo_sampling(LOG_PROBS, pos_weight=[2.0, 9.0, 30.0]), rtol=0, atol=1e-14)
 
-    def test_logits_are_not_taken_for_log_probabilities(self) -> None:
-        with pytest.raises(ValueError, match="logsigmoid"):
-            rl.retarget(LOGITS, findings(), [0.5, 0.5, 0.5])
-
     def test_pos_weight_of_each_finding_is_undone(self) -> None:
         weights = np.array([2.0, 9.0, 30.0])
         undone = rl.undo_sampling(LOG_PROBS, pos_weight=weights)
@@ -187,6 +211,12 @@ class TestPredictions:
         to = [0.1, 0.2, 0.3]
         np.testing.assert_array_equal(rl.retarget(frame, findings(), to), rl.retarget(LOG_PROBS, findings(), to))
 
+    def test_one_finding_is_a_table_of_two_classes_whose_unread_labels_are_ignored(self) -> None:
+        labels = np.where(np.arange(40)[:, None] % 4 == 0, np.nan, LABELS)
+        table, y = one_finding(LOG_PROBS, labels, findings(), "mass")
+        np.testing.assert_allclose(table, log_expit(np.stack([-LOGITS[:, 1], LOGITS[:, 1]], 1)), rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(y, np.where(np.arange(40) % 4 == 0, -100, LABELS[:, 1]))
+
     def test_rates_do_not_correct_predictions_of_images_sampled_by_findings_together(self) -> None:
         y = associated(4000, 2)
         together = rl.Prevalence.from_label_matrix(np.concatenate([y, y[y.any(1)]]), population=y)
@@ -197,12 +227,3 @@ class TestPredictions:
         ):
             with pytest.raises(ValueError, match=r"findings .*together"):
                 call()
-
-    def test_a_table_of_two_classes_is_not_one_of_two_findings(self) -> None:
-        two, table = rl.Prevalence.multilabel([0.1, 0.2]), np.log([[0.2, 0.8], [0.7, 0.3]])
-        with pytest.raises(ValueError, match="exclude each other"):
-            rl.retarget(table, two, [0.5, 0.5])
-
-    def test_two_weights_for_two_classes_are_not_two_findings(self) -> None:
-        with pytest.raises(ValueError, match="class_weight"):
-            rl.undo_sampling(np.log([[0.2, 0.8]]), pos_weight=[1, 9])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from corrupt_files import DAMAGE, Hostile, replaced, rewritten
 from layers import NAN, inputs, layer_of, network
-from members import ClassLikelihood, assert_refused, each_likelihood, generator, population
+from members import ClassLikelihood, assert_refused, each_kind, generator, population
 from safetensors import safe_open
 from torch import nn
 
@@ -33,7 +33,7 @@ def saved_layer(folder: Path, likelihood: ClassLikelihood | None = None, k: int 
 
 
 class TestSaved:
-    @each_likelihood
+    @each_kind
     def test_a_loaded_layer_is_the_saved_one(self, make: Callable[[], ClassLikelihood], k: int, tmp_path: Path) -> None:
         layer, path = saved_layer(tmp_path, make(), k)
         with torch.no_grad():
@@ -46,9 +46,15 @@ class TestSaved:
         assert (found.prevalence, found.outputs_at, found.classes) == (layer.prevalence, layer.outputs_at, layer.classes)
 
     @pytest.mark.parametrize(
-        "prevalence", [Prevalence.binary(1e-9, 0.3, 2.0), Prevalence.beta(3.0, 2000.0, 0.4), Prevalence([0.9, 0.1])]
+        ("prevalence", "outputs_at"),
+        [
+            (Prevalence.binary(1e-9, 0.3, 2.0), "population"),
+            (Prevalence.beta(3.0, 2000.0, 0.4), "sampling"),
+            (Prevalence([0.9, 0.1]), [0.25, 0.75]),
+            (Prevalence.positive_unlabelled(0.1, 0), "population"),
+            (Prevalence.positive_unlabelled(0.1, 1), "population"),
+        ],
     )
-    @pytest.mark.parametrize("outputs_at", ["population", "sampling", [0.25, 0.75]])
     def test_the_prevalence_is_kept(self, prevalence: Prevalence, outputs_at: Any, tmp_path: Path) -> None:
         PrevalenceLayer(network(2), prevalence, outputs_at=outputs_at).save(tmp_path / "x")
         found = PrevalenceLayer.load(tmp_path / "x", network(2))
@@ -56,23 +62,17 @@ class TestSaved:
         assert found.outputs_at == outputs_at
         assert found.classes is None
 
-    @pytest.mark.parametrize("labelled", [0, 1])
-    def test_a_class_that_is_never_labelled_is_kept(self, labelled: int, tmp_path: Path) -> None:
-        prevalence = Prevalence.positive_unlabelled(0.1, labelled)
-        PrevalenceLayer(network(2), prevalence).save(tmp_path / "x")
-        assert PrevalenceLayer.load(tmp_path / "x", network(2)).prevalence == prevalence
+    def test_every_dtype_is_kept(self, tmp_path: Path) -> None:
+        for dtype in (torch.float64, torch.float16, torch.bfloat16):
+            layer = layer_of(Categorical(3), 3).to(dtype)
+            layer.save(tmp_path / "x")
+            found = PrevalenceLayer.load(tmp_path / "x", network(3, seed=5).to(dtype)).eval()
+            assert torch.equal(found(inputs().to(dtype)), layer(inputs().to(dtype)))
 
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-    def test_every_dtype_is_kept(self, dtype: torch.dtype, tmp_path: Path) -> None:
-        layer = layer_of(Categorical(3), 3).to(dtype)
-        layer.save(tmp_path / "x")
-        found = PrevalenceLayer.load(tmp_path / "x", network(3, seed=5).to(dtype)).eval()
-        assert torch.equal(found(inputs().to(dtype)), layer(inputs().to(dtype)))
-
-    def test_a_wider_model_takes_the_weights_as_they_are(self, tmp_path: Path) -> None:
-        layer, path = saved_layer(tmp_path)
-        found = PrevalenceLayer.load(path, network(3, seed=5).double()).eval()
-        torch.testing.assert_close(found(inputs().double()), layer.double()(inputs().double()), rtol=0, atol=1e-14)
+    def test_files_of_version_0_1_have_no_evidence_of_an_uncertain_prevalence(self, tmp_path: Path) -> None:
+        PrevalenceLayer(network(2), Prevalence.beta(3.0, 7.0)).save(tmp_path / "x")
+        rewritten(tmp_path / "x", lambda facts: facts.update(evidence=None))
+        assert PrevalenceLayer.load(tmp_path / "x", network(2)).prevalence == Prevalence.beta(3.0, 7.0)
 
     def test_tied_and_transposed_weights_are_saved(self, tmp_path: Path) -> None:
         def tied(seed: int) -> nn.Sequential:
@@ -95,10 +95,9 @@ class TestSaved:
         assert facts["likelihood"] == {"name": "OnionPeeling", "levels": 5}
         assert facts["torch"] == torch.__version__
 
-    @pytest.mark.parametrize("length", [252, 255])
-    def test_a_name_can_be_as_long_as_the_system_allows(self, length: int, tmp_path: Path) -> None:
-        layer_of(Categorical(3), 3).save(tmp_path / ("x" * length))
-        assert [len(each.name) for each in tmp_path.iterdir()] == [length]
+    def test_a_name_can_be_as_long_as_the_system_allows(self, tmp_path: Path) -> None:
+        layer_of(Categorical(3), 3).save(tmp_path / ("x" * 255))
+        assert [len(each.name) for each in tmp_path.iterdir()] == [255]
 
     def test_a_failed_save_leaves_the_old_file_and_no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         _, path = saved_layer(tmp_path)
@@ -125,20 +124,14 @@ class TestSaved:
 LAYER_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     **DAMAGE,
     "another class name": (lambda path: replaced(path, b"level 2", b"level 9"), "its digest differs"),
-    "a weight renamed": (lambda path: replaced(path, b"model.0.bias", b"model.0.bios"), "its digest differs"),
-    "another evidence": (
-        lambda path: replaced(path, rb"\"evidence\": 0.5", rb"\"evidence\": 0.7"),
-        "its digest differs",
-    ),
     "a fact missing": (lambda path: rewritten(path, lambda facts: facts.pop("sampling")), r"lacks \['sampling'\]"),
     "no prevalence": (lambda path: rewritten(path, lambda facts: facts.update(population=[0.5, 0.6, 0.7])), "to sum to 1"),
-    "a prevalence in words": (lambda path: rewritten(path, lambda facts: facts.update(sampling="even")), "`sampling` to be "),
     **{
         f"{name} beyond all numbers": (
             lambda path, name=name: rewritten(path, lambda facts: facts.update({name: 10**400})),  # type: ignore[misc]
             "numbers that a float can hold|to be ",
         )
-        for name in ("population", "sampling", "evidence", "concentration", "outputs_at")
+        for name in ("population", "evidence", "concentration", "outputs_at")
     },
     "a mix of NaN": (
         lambda path: rewritten(path, str, log_population=torch.tensor([NAN, 0.0, 0.0])),
@@ -147,10 +140,6 @@ LAYER_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a mix at odds with the prevalence": (
         lambda path: rewritten(path, str, log_outputs_at=torch.tensor([5.0, -7.0, 0.0])),
         "same prevalence, but `log_outputs_at` is",
-    ),
-    "a mix of another length": (
-        lambda path: rewritten(path, str, log_population=torch.zeros(2)),
-        r"log_population is float32 \(2,\) in the file",
     ),
     "weights of eight bits": (
         lambda path: rewritten(path, str, model__0__bias=torch.zeros(8).to(torch.float8_e4m3fn)),
@@ -173,8 +162,7 @@ class TestLoadRefuses:
         harm(path)
         self.assert_refused_untouched(path, network(3, seed=5), Categorical(3), words)
 
-    @pytest.mark.parametrize("protocol", [0, 2, 5])
-    @pytest.mark.parametrize("archive", [False, True])
+    @pytest.mark.parametrize(("protocol", "archive"), [(0, False), (5, False), (2, True)])
     def test_a_hostile_file_without_running_it(self, protocol: int, archive: bool, tmp_path: Path) -> None:
         mark, path = tmp_path / "mark", tmp_path / "model.bin"
         if archive:
@@ -199,7 +187,7 @@ class TestLoadRefuses:
         _, path = saved_layer(tmp_path)
         self.assert_refused_untouched(path, model(), Categorical(3), words)
 
-    @pytest.mark.parametrize("likelihood", [None, Categorical(5), OnionPeeling(5), CumulativeLogit(3)])
+    @pytest.mark.parametrize("likelihood", [None, OnionPeeling(5), CumulativeLogit(3)])
     def test_another_likelihood(self, likelihood: ClassLikelihood | None, tmp_path: Path) -> None:
         _, path = saved_layer(tmp_path, CumulativeLogit(5), 5)
         words = "'CumulativeLogit', 'levels': 5|3 classes"

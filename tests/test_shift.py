@@ -1,61 +1,44 @@
-"""Prevalence from unlabelled predictions: maximum likelihood, BBSE and RLLS, what they trust, bad input."""
+"""Prevalence from unlabelled predictions: the likelihood, BBSE and RLLS, what they trust; tables, streams, maps, tensors."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from draws import assert_mean_is, assert_refused, population, stream
 from normal_classes import (
     best_on_simplex,
-    certain,
     constant,
     drawn,
     equal,
+    estimate_quietly,
     exact,
     log_likelihood,
     mix,
     overconfident,
 )
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from rightloss.shift import (
-    LabelShiftWarning,
-    PrevalenceEstimate,
-    estimate_prevalence,
-    fit_calibration,
-)
+from rightloss import Prevalence
+from rightloss.arrays import rows_of
+from rightloss.shift import LabelShiftWarning, estimate_prevalence, fit_calibration, label_shift_test
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
 
-SEEDS = range(3)
 KINDS = ("mean", "temperature", "affine", "beta")
 LINEAR = ("bbse", "bbse-soft", "rlls", "rlls-soft")
 
 
 class TestMaximumLikelihood:
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_it_is_the_maximum_over_a_line_for_two_classes(self, seed: int) -> None:
-        rho, pi = population(2, seed), population(2, seed + 50)
-        table = exact(drawn(pi, 300, seed)[0], rho)
-        best = minimize_scalar(
-            lambda t: -log_likelihood(np.array([1 - t, t]), table, rho),
-            bounds=(0, 1),
-            method="bounded",
-            options={"xatol": 1e-10},
-        )
-        found = estimate_prevalence(table, rho)
-        assert float(found.population[1]) == pytest.approx(best.x, abs=1e-6)
-        assert found.log_likelihood == pytest.approx(-best.fun, abs=1e-9)
-        assert found.converged
-
-    @pytest.mark.parametrize("k", [3, 5])
-    def test_it_is_scipys_maximum_for_more_classes(self, k: int) -> None:
+    @pytest.mark.parametrize("k", [2, 5])
+    def test_it_is_scipys_maximum(self, k: int) -> None:
         rho, pi = population(k, 1), population(k, 2)
         table = exact(drawn(pi, 400, 3)[0], rho)
         found = estimate_prevalence(table, rho, region=None)
@@ -65,19 +48,7 @@ class TestMaximumLikelihood:
         assert found.log_likelihood >= log_likelihood(best, table, rho) - 1e-9
         assert found.log_likelihood == pytest.approx(log_likelihood(found.population, table, rho), abs=1e-8)
 
-    @pytest.mark.long
-    def test_it_is_where_20_000_steps_of_plain_em_arrive(self) -> None:
-        rho = population(3, 4)
-        table = exact(drawn(population(3, 5), 60, 6)[0], rho)
-        ratios, pi = (np.exp(table) / rho), rho
-        for _ in range(20_000):
-            shares = ratios * pi
-            pi = (shares / shares.sum(1, keepdims=True)).mean(0)
-        found = estimate_prevalence(table, rho, region=None)
-        np.testing.assert_allclose(found.population, pi, atol=1e-9)
-        assert found.iterations < 15
-
-    @pytest.mark.parametrize("k", [2, 4, 60])
+    @pytest.mark.parametrize("k", [4, 60])
     def test_no_class_could_gain_at_the_maximum_and_absent_ones_reach_0(self, k: int) -> None:
         rho, mix = equal(k), equal(k)
         mix[k // 2 :] = 0
@@ -91,7 +62,7 @@ class TestMaximumLikelihood:
         assert bool((np.abs(slope - 1)[found.population > 0] < 1e-6).all())
         assert bool((found.population == 0).any()) or k < 60  # few absent classes may all seem present
 
-    @pytest.mark.parametrize("method", ["em", *LINEAR])
+    @pytest.mark.parametrize("method", ["em", "bbse", "rlls-soft"])
     def test_rows_may_come_in_any_order_and_classes_in_any_numbering(self, method: Any) -> None:
         rho, pi = (0.5 * population(4, seed) + 0.5 * equal(4) for seed in (11, 12))
         (x, _), (h, y) = drawn(pi, 300, 13), drawn(equal(4), 300, 14)
@@ -103,14 +74,6 @@ class TestMaximumLikelihood:
         for one, two in ((first.population, other.population), (first.low, other.low), (first.high, other.high)):
             np.testing.assert_allclose(two, one[classes], atol=1e-6, rtol=0)
 
-    def test_certain_predictions_are_counted(self) -> None:
-        labels = np.array([0] * 7 + [1] * 2 + [2])
-        sharp = log_softmax(1e4 * np.eye(3)[labels], axis=1)
-        for table in (certain(labels, 3), sharp):
-            found = estimate_prevalence(table, population(3, 17))
-            np.testing.assert_allclose(found.population, np.array([0.7, 0.2, 0.1]), atol=1e-9, rtol=0)
-            assert found.condition == pytest.approx(1)
-
     def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
         rho = np.array([0.7, 0.3])
         with pytest.warns(LabelShiftWarning, match="hardly distinguish some classes"):
@@ -120,50 +83,24 @@ class TestMaximumLikelihood:
         np.testing.assert_allclose(found.high, 1)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("method", ["em", "bbse", "bbse-soft", "rlls"])
-    def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: Any) -> None:
-        pi = np.array([0.5, 0.3, 0.2])
-        found = _repeated(method, None, pi)
+    @pytest.mark.parametrize(
+        ("method", "kind"), [("em", None), ("em", "affine"), ("bbse", None), ("bbse-soft", None), ("rlls", None)]
+    )
+    def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: Any, kind: Any) -> None:
+        """Squared errors over their claimed variances are 1 on average, with the spread of χ²."""
+        pi, found = np.array([0.5, 0.3, 0.2]), []
+        predict = (lambda x: exact(x, equal(3))) if kind in (None, "mean") else overconfident
+        for seed in range(100):
+            table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
+            held_out = None if method == "em" and kind is None else (predict(h), y)
+            found.append(estimate_quietly(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
         assert_mean_is(np.stack([each.population for each in found]), pi)
-        _assert_errors_are_right(found, pi)
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("kind", ["mean", "beta"])
-    def test_calibrated_estimates_vary_as_they_say(self, kind: Any) -> None:
-        pi = np.array([0.5, 0.3, 0.2])
-        found = _repeated("em", kind, pi)
-        assert_mean_is(np.stack([each.population for each in found]), pi)
-        _assert_errors_are_right(found, pi)
-        narrower = np.stack([each.standard_error for each in _repeated("em", None, pi, times=20)]).mean(0)
-        assert bool((np.stack([each.standard_error for each in found]).mean(0) > 1.02 * narrower).all())
-
-
-def _repeated(method: Any, kind: Any, pi: np.ndarray, times: int = 150) -> list[PrevalenceEstimate]:
-    found = []
-    predict = (lambda x: exact(x, equal(3))) if kind in (None, "mean") else overconfident
-    for seed in range(times):
-        table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
-        held_out = None if method == "em" and kind is None else (predict(h), y)
-        with warnings.catch_warnings():  # one held-out set in a thousand is far from its mix by chance
-            warnings.filterwarnings("ignore", "The held-out labels have the mix", LabelShiftWarning)
-            found.append(estimate_prevalence(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
-    return found
-
-
-def _assert_errors_are_right(found: list[PrevalenceEstimate], pi: np.ndarray) -> None:
-    """Squared errors over their claimed variances are 1 on average, with the spread of χ²."""
-    scores = np.stack([(each.population - pi) ** 2 / each.standard_error**2 for each in found])
-    assert bool((np.abs(scores.mean(0) - 1) < 4 * (2 / len(found)) ** 0.5).all()), scores.mean(0).tolist()
+        scores = np.stack([(each.population - pi) ** 2 / each.standard_error**2 for each in found])
+        assert bool((np.abs(scores.mean(0) - 1) < 4 * (2 / len(found)) ** 0.5).all()), scores.mean(0).tolist()
 
 
 class TestIdentity:
     """The commonest mistake in this field is the wrong direction."""
-
-    @pytest.mark.parametrize("k", [2, 5])
-    def test_data_at_the_sampled_mix_give_the_sampled_mix(self, k: int) -> None:
-        rho = population(k, 20)
-        found = estimate_prevalence(exact(drawn(rho, 4000, 21)[0], rho), rho)
-        assert bool((np.abs(found.population - rho) < 4 * found.standard_error).all())
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: Any) -> None:
@@ -175,14 +112,6 @@ class TestIdentity:
         np.testing.assert_allclose(found.sampling, np.exp(found.calibration(overconfident(h))).mean(0))
         if kind in ("affine", "beta"):
             np.testing.assert_allclose(found.population, labelled, atol=1e-7, rtol=0)
-
-    def test_by_default_a_held_out_set_gives_its_own_frequencies_whatever_the_predictions(self) -> None:
-        h, y = drawn(equal(2), 2000, 26)
-        biased = log_softmax(exact(h, equal(2)) + np.array([0.0, 1.0]), axis=1)
-        found = estimate_prevalence(biased, 0.5, held_out=(biased, y))
-        assert float(found.population[1]) == pytest.approx(float(y.mean()), abs=1e-7)
-        trusting = estimate_prevalence(biased, 0.5, held_out=(biased, y), calibration="mean")
-        assert float(trusting.population[1]) > float(y.mean()) + 0.05
 
     @pytest.mark.parametrize("method", LINEAR)
     def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: Any) -> None:
@@ -219,7 +148,7 @@ class TestLinearSystems:
             np.testing.assert_allclose(found, best, atol=1e-5)
         assert outside > 0
 
-    @pytest.mark.parametrize(("n", "rare"), [(60, 0.01), (60, 0.2), (2000, 0.2), (25, 0.9)])
+    @pytest.mark.parametrize(("n", "rare"), [(60, 0.01), (2000, 0.2), (25, 0.9)])
     def test_rlls_minimises_its_two_norms(self, n: int, rare: float) -> None:
         mix = np.array([0.9 - 0.9 * rare, rare, 0.1 - 0.1 * rare])
         (x, _), (h, y) = drawn(mix, 80, 31), drawn(equal(3), n, 32)
@@ -239,9 +168,7 @@ class TestLinearSystems:
             (minimize(cost, s, bounds=[(-1, None)] * 3, method="Nelder-Mead", options=options) for s in starts),
             key=lambda r: r.fun,
         )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*held-out examples", LabelShiftWarning)
-            found = estimate_prevalence(table, equal(3), method="rlls", held_out=(held, y)).population
+        found = estimate_quietly(table, equal(3), method="rlls", held_out=(held, y)).population
         weights = joint.sum(0) * (1 + best.x)
         np.testing.assert_allclose(found, weights / weights.sum(), atol=2e-5)
 
@@ -262,56 +189,187 @@ class TestHeldOutMix:
         assert abs(float(found.population[1]) - 0.1) < 4 * float(found.standard_error[1])
 
 
-TABLE = exact(drawn(equal(3), 60, 70)[0], equal(3))
-LABELS = drawn(equal(3), 60, 70)[1]
+def split(table: np.ndarray, size: int) -> list[np.ndarray]:
+    return [table[start : start + size] for start in range(0, len(table), size)]
+
+
+class TestStreams:
+    @pytest.fixture
+    def table(self) -> np.ndarray:
+        return exact(drawn(np.array([0.6, 0.3, 0.1]), 1000, 40)[0], equal(3))
+
+    @pytest.mark.parametrize("kind", [None, "affine"])
+    def test_chunks_make_no_difference(self, table: np.ndarray, kind: Any) -> None:
+        h, y = drawn(equal(3), 400, 41)
+        options: dict[str, Any] = {"held_out": (overconfident(h), y), "calibration": kind} if kind else {}
+        whole = estimate_prevalence(table, equal(3), **options, region="curvature")
+        for parts in (
+            split(table, 64),
+            lambda: iter(split(table, 999)),
+            lambda: ([chunk] for chunk in split(table, 300)),
+        ):
+            found = estimate_prevalence(parts, equal(3), **options, region="curvature")
+            assert found.rows == 1000
+            np.testing.assert_allclose(found.population, whole.population, atol=1e-10, rtol=0)
+            for name in ("low", "high", "covariance"):  # by the curvature one last step before
+                np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-7, rtol=0)
+
+    def test_a_memory_map_is_read_in_blocks_and_a_private_one_keeps_its_changes(self, tmp_path: Path) -> None:
+        table = exact(drawn(np.array([0.9, 0.1]), 300_000, 42)[0], equal(2)).astype(np.float32)
+        np.save(tmp_path / "predictions.npy", table)
+        mapped, private = (np.load(tmp_path / "predictions.npy", mmap_mode=mode) for mode in ("r", "c"))
+        assert isinstance(mapped, np.memmap)
+        found, whole = (estimate_prevalence(each, 0.5, region=None) for each in (mapped, table))
+        np.testing.assert_allclose(found.population, whole.population, atol=1e-10, rtol=0)
+        assert float(mapped[299_999, 0]) == table[299_999, 0]
+        private[:] = private[:, ::-1].copy()
+        estimate_prevalence(private, 0.5, region=None)
+        np.testing.assert_array_equal(private, table[:, ::-1])
+
+    def test_tables_and_mixes_come_in_any_form(self, table: np.ndarray) -> None:
+        whole = estimate_prevalence(table, equal(3), region=None)
+        for form in (table.tolist(), table.astype(np.float32), np.asfortranarray(table), pd.DataFrame(table)):
+            found = estimate_prevalence(form, equal(3), region=None)
+            np.testing.assert_allclose(found.population, whole.population, atol=1e-6, rtol=0)
+        two = exact(drawn(equal(2), 100, 44)[0], np.array([0.75, 0.25]))
+        for rho in (0.25, [0.75, 0.25], Prevalence.binary(0.001, sampling=0.25)):
+            assert estimate_prevalence(two, rho).sampling.tolist() == [0.75, 0.25]
+
+    def test_a_stream_that_changes_is_refused(self, table: np.ndarray) -> None:
+        calls = iter(range(100))
+        shrinking = lambda: iter([table[: 1000 - next(calls)]])  # noqa: E731
+        assert_refused(lambda: estimate_prevalence(shrinking, equal(3)), "same rows in every pass")
+        once = iter([table])
+        assert_refused(lambda: estimate_prevalence(lambda: once, equal(3)), "same rows in every pass")
+
+    def test_a_one_shot_stream_is_enough_for_one_pass(self, table: np.ndarray) -> None:
+        h, y = drawn(equal(3), 300, 35)
+        options: dict[str, Any] = {"method": "bbse-soft", "held_out": (exact(h, equal(3)), y)}
+        whole, once = estimate_prevalence(table, equal(3), **options), iter(split(table, 250))
+        for chunks in ((chunk for chunk in split(table, 77)), lambda: once):
+            found = estimate_prevalence(chunks, equal(3), **options)
+            np.testing.assert_allclose(found.population, whole.population, atol=1e-12, rtol=0)
+            assert found.rows == 1000
+
+
+class TestDenseMaps:
+    """A cell counts as a row."""
+
+    @pytest.fixture
+    def maps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities `(6, 3, 4, 5)` and labels `(6, 4, 5)`, some of them to be ignored."""
+        x, y = drawn(mix(0.5, 0.3, 0.2), 120, 20)
+        labels = y.reshape(6, 4, 5).copy()
+        labels[stream(21).random((6, 4, 5)) < 0.1] = -100
+        return np.moveaxis(overconfident(x).reshape(6, 4, 5, 3), -1, 1), labels
+
+    @pytest.mark.parametrize("options", [{"calibration": "assumed"}, {"calibration": "beta"}, {"method": "bbse-soft"}])
+    def test_they_equal_the_table_of_their_cells(self, maps: tuple[np.ndarray, np.ndarray], options: dict[str, Any]) -> None:
+        dense, labels = maps
+        rows, kept = rows_of(dense), labels.ravel() >= 0
+        with_labels = options.get("calibration") != "assumed"
+        found = estimate_prevalence(dense, equal(3), held_out=(dense, labels) if with_labels else None, **options)
+        plain = (rows[kept], labels.ravel()[kept]) if with_labels else None
+        expected = estimate_prevalence(rows, equal(3), held_out=plain, **options)
+        assert found.rows == 120
+        for name in ("population", "low", "high", "covariance"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-12, rtol=0)
+
+    def test_they_can_be_streams_and_files(self, maps: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+        dense = maps[0]
+        np.save(tmp_path / "maps.npy", dense)
+        expected = estimate_prevalence(dense, equal(3), calibration="assumed", region="curvature")
+        for given in (split(dense, 4), lambda: iter(split(dense, 1)), np.load(tmp_path / "maps.npy", mmap_mode="r")):
+            found = estimate_prevalence(given, equal(3), calibration="assumed", region="curvature")
+            assert found.rows == 120
+            np.testing.assert_allclose(found.population, expected.population, atol=1e-9, rtol=0)
+
+    def test_calibration_and_test_take_them_cell_by_cell(self, maps: tuple[np.ndarray, np.ndarray]) -> None:
+        dense, labels = maps
+        rows, kept = rows_of(dense), labels.ravel() >= 0
+        calibration = fit_calibration(dense, labels)
+        np.testing.assert_allclose(rows_of(calibration(dense)), calibration(rows))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = label_shift_test(dense, (dense, labels))
+            expected = label_shift_test(rows, (rows[kept], labels.ravel()[kept]))
+        assert found.p_value == pytest.approx(expected.p_value, rel=1e-9)
+
+
+class TestTensors:
+    def test_estimates_of_tensors_are_tensors_with_the_same_numbers(self) -> None:
+        torch = pytest.importorskip("torch")
+        table, (h, y) = overconfident(drawn(population(3, 30), 300, 31)[0]), drawn(equal(3), 300, 32)
+        expected = estimate_prevalence(table, equal(3), held_out=(overconfident(h), y))
+        given = torch.from_numpy(table).requires_grad_()
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.from_numpy(table)), batch_size=77)
+        held_out = (torch.from_numpy(overconfident(h)), torch.from_numpy(y))
+        with torch.inference_mode():
+            made_there = torch.from_numpy(table) + 0
+        for predictions in (given, loader, made_there):
+            found = estimate_prevalence(predictions, torch.from_numpy(equal(3)), held_out=held_out, region="profile")
+            for name in ("population", "low", "high", "covariance", "standard_error", "sampling"):
+                value = getattr(found, name)
+                assert isinstance(value, torch.Tensor)
+                np.testing.assert_allclose(value, getattr(expected, name), atol=1e-9)
+            assert found.prevalence().num_classes == 3
+            assert str(found) == str(expected)
+
+    def test_half_precision_is_accepted_and_a_loader_of_pairs_refused(self) -> None:
+        torch = pytest.importorskip("torch")
+        table = torch.from_numpy(exact(drawn(equal(3), 600, 46)[0], equal(3)))
+        whole = estimate_prevalence(table, equal(3))
+        for dtype in (torch.float32, torch.bfloat16):
+            found = estimate_prevalence(table.to(dtype), equal(3))
+            np.testing.assert_allclose(found.population, whole.population, atol=0.01)
+        pairs = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(table, torch.zeros(600)), batch_size=20)
+        assert_refused(lambda: estimate_prevalence(pairs, equal(3)), "the predictions alone")
+
+
+TABLE, LABELS = exact(drawn(equal(3), 60, 70)[0], equal(3)), drawn(equal(3), 60, 70)[1]
 NEVER = np.tile([np.log(0.5), np.log(0.5), -np.inf], (60, 1))
+PAIR = (TABLE, LABELS)
+
+
+def estimate(*args: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: estimate_prevalence(*args, **options)
+
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "probabilities": (lambda: estimate_prevalence(np.exp(TABLE), equal(3)), "look like probabilities"),
-    "NaN": (lambda: estimate_prevalence(np.full((3, 2), np.nan), 0.5), "without NaN"),
-    "NaN later in a stream": (lambda: estimate_prevalence([TABLE, TABLE * float("nan")], equal(3)), r"log_probs\[60:\]"),
-    "one column": (lambda: estimate_prevalence(TABLE[:, :1], 0.5), "column per class"),
-    "no rows": (lambda: estimate_prevalence(TABLE[:0], equal(3)), "at least one row"),
-    "an empty stream": (lambda: estimate_prevalence(lambda: iter([]), equal(3)), "the stream is empty"),
-    "a one-shot stream": (lambda: estimate_prevalence((t for t in [TABLE]), equal(3)), "used up after one pass"),
-    "another width later": (lambda: estimate_prevalence([TABLE, TABLE[:, :2]], equal(3)), "3 columns"),
-    "words": (lambda: estimate_prevalence("predictions", 0.5), "to be"),
-    "a mix of another length": (lambda: estimate_prevalence(TABLE, [0.5, 0.5]), "3 entries"),
-    "a mix that does not sum to 1": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.5]), "sum to 1"),
-    "a class never sampled": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
-    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),
-    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),
-    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),
-    "a level beyond 1": (lambda: estimate_prevalence(TABLE, equal(3), level=95), "`level`"),
-    "no held-out set": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
-    "no calibration set": (lambda: estimate_prevalence(TABLE, equal(3), calibration="beta"), "`held_out` for calibration"),
-    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
-    "labels missing": (
-        lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS[:9])),
-        "one held-out label per row",
-    ),
-    "labels the predictions separate": (
-        lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, TABLE.argmax(1))),
-        "separate the held-out",
-    ),
-    "a class never predicted": (
-        lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"),
-        r"class\(es\) \[2\] never have any",
-    ),
-    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),
-    "a class missing for the mean": (
-        lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS.clip(max=1)), calibration="mean"),
-        r"class\(es\) \[2\]",
-    ),
-    "a stream of pairs": (lambda: estimate_prevalence([TABLE, (TABLE, LABELS)], equal(3)), "the predictions alone"),
+    "probabilities": (estimate(np.exp(TABLE), equal(3)), "look like probabilities"),
+    "NaN later in a stream": (estimate([TABLE, TABLE * float("nan")], equal(3)), r"log_probs\[60:\]"),
+    "one column": (estimate(TABLE[:, :1], 0.5), "column per class"),
+    "one channel": (estimate(TABLE[:, :1, None], 0.5), "column per class"),
+    "an empty stream": (estimate(lambda: iter([]), equal(3)), "the stream is empty"),
+    "a one-shot stream": (estimate((t for t in [TABLE]), equal(3)), "used up after one pass"),
+    "another width later": (estimate([TABLE, TABLE[:, :2]], equal(3)), "3 columns"),
+    "a stream of pairs": (estimate([TABLE, PAIR], equal(3)), "the predictions alone"),
+    "words": (estimate("predictions", 0.5), "to be"),
+    "a mix of another length": (estimate(TABLE, [0.5, 0.5]), "3 entries"),
+    "a class never sampled": (estimate(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
+    "an unknown method": (estimate(TABLE, equal(3), method="acc"), "`method`"),
+    "an unknown region": (estimate(TABLE, equal(3), region="bayes"), "`region`"),
+    "an unknown calibration": (estimate(TABLE, equal(3), calibration="platt"), "`calibration`"),
+    "a level beyond 1": (estimate(TABLE, equal(3), level=95), "`level`"),
+    "no held-out set": (estimate(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
+    "no calibration set": (estimate(TABLE, equal(3), calibration="beta"), "`held_out` for calibration"),
+    "a held-out table alone": (estimate(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
+    "labels missing": (estimate(TABLE, equal(3), held_out=(TABLE, LABELS[:9])), "one held-out label per row"),
+    "labels the predictions separate": (estimate(TABLE, equal(3), held_out=(TABLE, TABLE.argmax(1))), "separate the held-out"),
+    "a class never predicted": (estimate(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"), "never have any"),
+    "a class missing": (estimate(TABLE, equal(3), held_out=(TABLE, LABELS.clip(max=1))), r"class\(es\) \[2\]"),
     "a calibration of other classes": (
-        lambda: estimate_prevalence(log_softmax(TABLE[:, :2], axis=1), 0.5, calibration=fit_calibration(TABLE, LABELS)),
+        estimate(log_softmax(TABLE[:, :2], axis=1), 0.5, calibration=fit_calibration(*PAIR)),
         "calibration of 2 classes",
     ),
+    "groups of a linear system": (
+        estimate(TABLE, equal(3), method="bbse", held_out=PAIR, groups=LABELS),
+        "method='em' and a table",
+    ),
+    "groups of a stream": (estimate([TABLE], equal(3), groups=LABELS), "method='em' and a table"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_refused_with_a_remedy(case: str) -> None:
-    call, words = REFUSED[case]
-    assert_refused(call, words)
+    assert_refused(*REFUSED[case])

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq, minimize, minimize_scalar
+from draws import assert_refused
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import logsumexp
-from scipy.stats import chi2
 from scipy.stats import t as student
 
 from rightloss.shift import LabelShiftWarning, joint_prevalence
 from rightloss.shift.joint_prevalence import JointLikelihood, _whitened
-from rightloss.shift.regions import boundary_limit
-
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from stream_likelihood import Draws, GaussianClasses, asymptotic, derivatives, empirical_estimate, stream_estimate
+from rightloss.shift.maximum_likelihood import boundary_limit
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
-CLASSES = GaussianClasses(1.5)
 
 
 def two_classes(pi: float, labelled: int, unlabelled: int, seed: int) -> Data:
-    """x, y and unlabelled x of two normal classes in two dimensions."""
+    """x, y and unlabelled x of two normal classes in two dimensions, 1.5 apart in the first."""
     rng = np.random.default_rng(seed)
-    y = np.repeat([0, 1], labelled)
-    return CLASSES.drawn(y, rng)[:, 1:], y, CLASSES.drawn((rng.random(unlabelled) < pi).astype(int), rng)[:, 1:]
+    y, hidden = np.repeat([0, 1], labelled), (rng.random(unlabelled) < pi).astype(int)
+    first, second = (rng.normal(size=(len(each), 2)) + np.outer(each, [1.5, 0.0]) for each in (y, hidden))
+    return first, y, second
 
 
 def three_classes(mix: tuple[float, ...], counts: tuple[int, ...], unlabelled: int, seed: int) -> Data:
@@ -84,13 +80,6 @@ class TestMaximum:
         np.testing.assert_allclose(found.slopes[1:] - found.slopes[0], theta[:, 1:], atol=2e-4)
         np.testing.assert_allclose(found.tilt[1:] - found.tilt[0], theta[:, 0], atol=2e-4)
 
-    @each_data
-    @pytest.mark.parametrize("penalty", [0.0, 1.0])
-    def test_is_the_mean_prediction_of_the_unlabelled_rows(self, data: Data, penalty: float) -> None:
-        found = joint_prevalence(*data, penalty=penalty)
-        mean = np.exp(found.log_probs(data[2])).mean(0)
-        np.testing.assert_allclose(mean, found.population, atol=1e-8)
-
     def test_does_not_depend_on_the_features_units(self) -> None:
         x, y, unlabelled = DATA["three classes"]
         matrix, shift = np.array([[200.0, 3.0], [-1.0, 0.01]]), np.array([1e3, -5.0])
@@ -113,13 +102,12 @@ class TestMaximum:
         for name in ("population", "low", "high"):
             np.testing.assert_allclose(getattr(found, name)[order], getattr(plain, name), atol=1e-6, rtol=0)
 
-    def test_of_many_rows_is_that_of_the_blocks_together(self) -> None:
-        data = two_classes(0.1, 200, 40_000, 3)  # more than one block
-        found = joint_prevalence(*data)
-        np.testing.assert_allclose(np.exp(found.log_probs(data[2])).mean(0), found.population, atol=1e-8)
-        at = Draws(np.column_stack([np.ones(40_400), np.concatenate([data[0], data[2]])])[None], 200, 1e-3)
-        theta = stream_estimate(at, float(found.population[1]), CLASSES.truth[None])
-        np.testing.assert_allclose(found.slopes[1] - found.slopes[0], theta[0, 1:], atol=1e-6)
+    def test_of_many_rows_is_that_of_the_blocks_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = joint_prevalence(*DATA["three classes"])
+        monkeypatch.setattr(sys.modules[JointLikelihood.__module__], "_BLOCK", 250)
+        found = joint_prevalence(*DATA["three classes"])
+        np.testing.assert_allclose(found.covariance, whole.covariance, rtol=1e-6)
+        np.testing.assert_allclose(found.high, whole.high, atol=1e-8)
 
 
 def primal(data: Data, pi: float) -> float:
@@ -153,30 +141,19 @@ def primal(data: Data, pi: float) -> float:
 
 @pytest.mark.long
 class TestInterval:
-    def test_ends_where_the_deviance_of_the_masses_of_the_rows_does(self) -> None:
+    def test_ends_where_the_deviance_of_the_masses_of_the_rows_does_and_its_curvature_is_the_error(self) -> None:
         data = two_classes(0.5, 15, 40, 5)  # far from 0 and 1
         found = joint_prevalence(*data, penalty=0.0, level=0.5)
-        best = primal(data, float(found.population[1]))
+        rate, step = float(found.population[1]), 0.02
+        best = primal(data, rate)
         for end in (float(found.low[1]), float(found.high[1])):
             assert 2 * (best - primal(data, end)) == pytest.approx(boundary_limit(math.inf, 0.5, 12.0), abs=1e-4)
+        curvature = (2 * best - primal(data, rate - step) - primal(data, rate + step)) / step**2
+        assert float(found.standard_error[1]) == pytest.approx(curvature**-0.5, rel=5e-3)
+        np.testing.assert_allclose(found.covariance, found.covariance[1, 1] * np.array([[1, -1], [-1, 1]]), rtol=1e-6)
+        np.testing.assert_allclose(found.low, 1 - found.high[::-1], atol=1e-12, rtol=0)
 
-    def test_ends_where_that_of_the_saddle_point_does(self) -> None:
-        x, _, unlabelled = data = two_classes(0.3, 100, 1000, 7)
-        found = joint_prevalence(*data)
-        draws = Draws(np.column_stack([np.ones(1200), np.concatenate([x, unlabelled])])[None], 100, 1e-3)
-
-        def value(pi: float) -> float:
-            theta, fine = empirical_estimate(draws, pi, stream_estimate(draws, pi, CLASSES.truth[None]))
-            assert fine.all()
-            ratio = np.exp(draws.x[0] @ theta[0])
-            c1 = brentq(lambda c: ((ratio - 1) / (1200 - c + c * ratio)).sum(), 1e-6, 1200 - 1e-6, xtol=1e-12)
-            return float(derivatives(draws, theta, pi, c1)[0][0] - theta[0] @ draws.penalty()[0] @ theta[0] / 2)
-
-        best = value(float(found.population[1]))
-        for end in (float(found.low[1]), float(found.high[1])):
-            assert 2 * (best - value(end)) == pytest.approx(boundary_limit(math.inf, 0.95, 97.0), abs=1e-4)
-
-    @pytest.mark.parametrize("seed", [2, 3, 4, 8])
+    @pytest.mark.parametrize("seed", [2, 6])
     def test_near_0_ends_where_the_deviance_reaches_the_limit_of_that_distance(self, seed: int) -> None:
         data = two_classes(0.03, 100, 400, seed)
         found = joint_prevalence(*data)
@@ -191,17 +168,6 @@ class TestInterval:
         without = likelihood(np.array([1.0, 0.0])).value
         assert 2 * (at_best.value - without) < boundary_limit(0.0, 0.95, 97.0)
 
-    def test_excludes_0_where_one_side_alone_would(self) -> None:
-        values, ends = [], []
-        for seed in range(340, 353):
-            data = two_classes(0.06, 60, 300, seed)
-            found = joint_prevalence(*data)
-            without = JointLikelihood(_whitened(*data)[0], 1e-3)(np.array([1.0, 0.0])).value
-            values.append(2 * (found.log_likelihood - without))  # type: ignore[operator]
-            ends.append(float(found.low[1]) > 0)
-        assert ends == [value > boundary_limit(0.0, 0.95, 57.0) for value in values]
-        assert any(boundary_limit(0.0, 0.95, 57.0) < value < chi2.ppf(0.95, 1) for value in values)
-
     def test_of_few_rows_is_wider_by_students_t(self) -> None:
         x, y, unlabelled = two_classes(0.5, 40, 4000, 8)
         wider, others = (np.column_stack([f, f[:, 0] ** 2]) for f in (x, unlabelled))
@@ -211,18 +177,9 @@ class TestInterval:
         deviance = 2 * (likelihood(found.population).value - likelihood(np.array([1 - high, high])).value)
         assert deviance == pytest.approx(student.ppf(0.975, 40 - 4) ** 2, rel=1e-3)  # 3 features and the constant
 
-    def test_of_two_classes_is_one_interval(self) -> None:
-        found = joint_prevalence(*DATA["two classes"])
-        np.testing.assert_allclose(found.low, 1 - found.high[::-1], atol=1e-12, rtol=0)
-
-    def test_is_wider_at_a_higher_level(self) -> None:
-        narrow, wide = (joint_prevalence(*DATA["three classes"], level=level) for level in (0.5, 0.99))
-        assert bool((wide.low < narrow.low).all())
-        assert bool((narrow.high < wide.high).all())
-
     def test_reaches_to_0_where_a_class_is_absent(self) -> None:
         x, y, _ = two_classes(0.3, 60, 10, 11)
-        unlabelled = CLASSES.drawn(np.zeros(500, dtype=int), np.random.default_rng(0))[:, 1:] - [0.3, 0.0]
+        unlabelled = np.random.default_rng(0).normal(size=(500, 2)) - [0.3, 0.0]
         found = joint_prevalence(x, y, unlabelled)
         assert found.population.tolist() == [1.0, 0.0]
         assert found.low[1] == 0
@@ -251,25 +208,6 @@ class TestInterval:
             least = minimize_scalar(deviance, bounds=(0.5, 1.0), method="bounded", options={"xatol": 1e-6})
             assert least.fun == pytest.approx(boundary_limit(math.inf, 0.95, 27.0), abs=1e-4)
 
-    def test_has_the_standard_error_of_the_semiparametric_bound(self) -> None:
-        found = joint_prevalence(*two_classes(0.3, 3000, 6000, 13))
-        bound = asymptotic(CLASSES, 0.3, 1.0).unknown
-        assert bound is not None
-        assert float(found.standard_error[1]) == pytest.approx(math.sqrt(bound[3, 3] / 6000), rel=0.05)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("pi", [0.3, 0.1])
-    def test_contains_the_truth_as_often_as_it_says(self, pi: float) -> None:
-        inside, errors, estimates = [], [], []
-        for seed in range(250):
-            found = joint_prevalence(*two_classes(pi, 80, 800, 1000 + seed))
-            inside.append(float(found.low[1]) <= pi <= float(found.high[1]))
-            errors.append(float(found.standard_error[1]))
-            estimates.append(float(found.population[1]))
-        share = np.mean(inside)
-        assert abs(share - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / 250)
-        assert np.mean(errors) == pytest.approx(np.std(estimates), rel=0.15)
-
 
 @pytest.mark.long
 class TestResult:
@@ -290,12 +228,6 @@ class TestResult:
         assert isinstance(found.log_probs(torch.zeros(3, 2)), torch.Tensor)
         assert isinstance(found.log_probs(x), np.ndarray)
 
-    def test_of_logits_undoes_an_affine_distortion(self) -> None:
-        x, y, unlabelled = two_classes(0.2, 300, 4000, 19)
-        distorted = [np.column_stack([-2.0 * f[:, 0] - 1, 3.0 * f[:, 0] + 4]) for f in (x, unlabelled)]
-        found = joint_prevalence(distorted[0], y, distorted[1])
-        assert float(found.low[1]) < 0.2 < float(found.high[1])
-
     def test_warns_of_separated_classes_and_stays_finite(self) -> None:
         rng = np.random.default_rng(0)
         y = np.repeat([0, 1], 20)
@@ -308,8 +240,9 @@ class TestResult:
         assert float(found.standard_error[1]) == pytest.approx(math.sqrt(0.3 * 0.7 / 100), rel=0.02)
 
     def test_warns_of_few_rows(self) -> None:
-        with pytest.warns(LabelShiftWarning, match="fewer than 15"):
+        with pytest.warns(LabelShiftWarning, match="fewer than 15") as heard:
             joint_prevalence(*two_classes(0.3, 10, 100, 1))
+        assert heard[0].filename == __file__  # the line that called
 
 
 class TestBadInput:
@@ -318,29 +251,21 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"features": x[:, 0]}, "Expected `features` to be a table"),
-            ({"unlabelled": unlabelled[:0]}, "Expected `unlabelled` to be a table"),
-            ({"unlabelled": unlabelled[:, :1]}, "Expected `unlabelled` to have the 2 columns"),
-            ({"features": np.where(x > 1, np.nan, x)}, "Expected `features` to be finite, but row"),
-            ({"y": y[:-1]}, "Expected one label per labelled row"),
+            ({"features": x[:, 0]}, "`features` to be a table"),
+            ({"unlabelled": unlabelled[:, :1]}, "`unlabelled` to have the 2 columns"),
+            ({"features": np.where(x > 1, np.nan, x)}, "`features` to be finite, but row"),
+            ({"unlabelled": unlabelled + math.inf}, "`unlabelled` to be finite, but row"),
+            ({"y": y[:-1]}, "one label per labelled row"),
             ({"y": 2 * y}, r"class\(es\) \[1\] have none"),
-            ({"y": 0 * y}, r"class\(es\) \[1\] have none"),
-            ({"y": y - 1}, "Expected"),
-            ({"y": y + 0.5}, "Expected"),
-            ({"y": np.array(["a", "b"])[y]}, "Expected"),
-            ({"level": 1.0}, "Expected `level`"),
-            ({"penalty": -1.0}, "Expected `penalty` to be a finite number from 0 up"),
-            ({"penalty": math.nan}, "Expected `penalty` to be a finite number from 0 up"),
+            ({"y": y + 0.5}, "int labels"),
+            ({"level": 1.0}, "`level`"),
+            ({"penalty": math.nan}, "`penalty` to be a finite number from 0 up"),
+            ({"features": 0 * x, "unlabelled": 0 * unlabelled}, "features that vary"),
         ],
     )
     def test_is_refused_with_a_remedy(self, change: dict[str, Any], message: str) -> None:
         given = {"features": self.x, "y": self.y, "unlabelled": self.unlabelled, **change}
-        with pytest.raises(ValueError, match=message):
-            joint_prevalence(**given)
-
-    def test_features_without_any_spread_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="Expected features that vary"):
-            joint_prevalence(0 * self.x, self.y, 0 * self.unlabelled)
+        assert_refused(lambda: joint_prevalence(**given), message)
 
 
 def far_apart(seed: int) -> Data:
@@ -348,16 +273,6 @@ def far_apart(seed: int) -> Data:
     rng = np.random.default_rng(seed)
     y, corners, hidden = np.arange(30) % 3, 3.0 * rng.normal(size=(3, 2)), rng.choice(3, size=60, p=[0.5, 0.4, 0.1])
     return rng.normal(size=(30, 2)) + corners[y], y, rng.normal(size=(60, 2)) + corners[hidden]
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::rightloss.shift.LabelShiftWarning")
-def test_other_names_of_the_classes_change_no_limit() -> None:
-    x, y, unlabelled = far_apart(3)
-    names = np.array([1, 2, 0])
-    first, second = joint_prevalence(x, y, unlabelled), joint_prevalence(x, names[y], unlabelled)
-    for figure in ("population", "low", "high"):
-        np.testing.assert_allclose(getattr(first, figure), getattr(second, figure)[names], atol=1e-5)
 
 
 @pytest.mark.long

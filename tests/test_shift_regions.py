@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from draws import population, stream
 from normal_classes import (
     best_on_simplex,
     certain,
-    constant,
     drawn,
     equal,
     estimate_quietly,
@@ -21,25 +20,19 @@ from normal_classes import (
     mix,
     overconfident,
 )
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import log_softmax
 from scipy.stats import beta, binomtest, chi2, dirichlet, norm
 from scipy.stats import t as student
 
-from rightloss import Prevalence
-from rightloss.shift import (
-    LabelShiftWarning,
-    PrevalenceEstimate,
-    estimate_prevalence,
-)
-from rightloss.shift.regions import boundary_limit
+from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, fit_calibration
+from rightloss.shift.maximum_likelihood import boundary_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
 
 class TestProfile:
-    @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-    @pytest.mark.parametrize("rare", [0.4, 0.15])
+    @pytest.mark.parametrize(("rare", "level"), [(0.4, 0.5), (0.15, 0.95)])
     def test_two_classes_end_where_the_deviance_does(self, rare: float, level: float) -> None:
         table = exact(drawn(mix(1 - rare, rare), 500, 1)[0], equal(2))
         found = estimate_prevalence(table, 0.5, level=level)
@@ -55,30 +48,6 @@ class TestProfile:
         assert float(found.low[1]) == pytest.approx(brentq(excess, 1e-12, best, xtol=1e-12), abs=1e-7)
         assert float(found.high[1]) == pytest.approx(brentq(excess, best, 1 - 1e-12, xtol=1e-12), abs=1e-7)
         np.testing.assert_allclose(found.low, 1 - found.high[::-1], atol=1e-12, rtol=0)
-
-    @pytest.mark.long
-    def test_three_classes_end_where_the_best_of_the_others_does(self) -> None:
-        table = exact(drawn(mix(0.6, 0.3, 0.1), 300, 2)[0], equal(3))
-        found = estimate_prevalence(table, equal(3))
-        top = found.log_likelihood
-
-        def excess(t: float, k: int) -> float:
-            def at(share: float) -> np.ndarray:
-                return np.insert(np.array([share, 1 - share]) * (1 - t), k, t)
-
-            inner = minimize(
-                lambda s: -log_likelihood(at(float(s[0])), table, equal(3)),
-                [0.5],
-                bounds=[(1e-9, 1 - 1e-9)],
-                options={"ftol": 1e-15},
-            )
-            assert top is not None
-            return 2 * (top + float(inner.fun)) - chi2.ppf(0.95, 1)
-
-        for k in range(3):
-            best = float(found.population[k])
-            assert float(found.low[k]) == pytest.approx(brentq(excess, 1e-9, best, args=(k,), xtol=1e-9), abs=2e-5)
-            assert float(found.high[k]) == pytest.approx(brentq(excess, best, 0.99, args=(k,), xtol=1e-9), abs=2e-5)
 
     def test_a_class_that_may_be_absent_has_only_an_upper_bound(self) -> None:
         table = exact(drawn(mix(0.9998, 0.0001, 0.0001), 300, 3)[0], equal(3))
@@ -113,105 +82,62 @@ class TestProfile:
             table = np.log([[0.9, 0.1, 0.0]] * 6 + [[0.2, 0.8, 0.0]] * 3 + [[0.0, 0.7, 0.3]])
         found = estimate_prevalence(table, equal(3))
         assert found.population[2] == 0
-
-        def value(others: np.ndarray) -> float:
-            return log_likelihood(np.insert(others, 1, 0.0), table, equal(3))
-
         assert found.log_likelihood is not None
-        without = 2 * (found.log_likelihood - value(best_on_simplex(value, 2)))
-        assert (float(found.low[1]) == 0) == (without < chi2.ppf(0.95, 1))
+        best = best_on_simplex(lambda others: log_likelihood(np.insert(others, 1, 0.0), table, equal(3)), 2)
+        without = 2 * (found.log_likelihood - log_likelihood(np.insert(best, 1, 0.0), table, equal(3)))
         assert np.isfinite(without)
+        assert (float(found.low[1]) == 0) == (without < chi2.ppf(0.95, 1))
 
-    @pytest.mark.parametrize("k", [2, 3])
-    def test_the_curvature_agrees_where_there_are_many_rows(self, k: int) -> None:
+    def test_the_curvature_agrees_where_there_are_many_rows(self) -> None:
+        k = 3
         table = exact(drawn(0.5 * population(k, 4) + 0.5 * equal(k), 40_000, 5)[0], equal(k))
         profile, curvature = (estimate_prevalence(table, equal(k), region=region) for region in ("profile", "curvature"))
         width = profile.high - profile.low
         assert bool((np.abs(profile.low - curvature.low) < 0.02 * width).all())
         assert bool((np.abs(profile.high - curvature.high) < 0.02 * width).all())
 
-    def test_covariances_are_those_of_frequencies(self) -> None:
-        (x, _), (h, y) = drawn(population(4, 6), 500, 7), drawn(equal(4), 500, 8)
-        cases: list[dict[str, Any]] = [{}, {"calibration": "beta"}, {"method": "bbse"}, {"method": "rlls-soft"}]
-        for options in cases:
-            found = estimate_prevalence(overconfident(x), equal(4), held_out=(overconfident(h), y), **options)
-            np.testing.assert_allclose(found.covariance.sum(1), 0, atol=1e-7, rtol=0)
-            assert bool((np.linalg.eigvalsh(found.covariance) > -1e-12).all())
+    @pytest.mark.parametrize("kind", ["mean", "temperature", "beta"])
+    def test_the_covariance_is_the_curvatures_and_the_calibrations_carried_on_by_finite_differences(self, kind: Any) -> None:
+        table, (h, y) = overconfident(drawn(mix(0.5, 0.3, 0.2), 500, 7)[0]), drawn(equal(3), 400, 8)
+        made, step = fit_calibration(overconfident(h), y, kind, shrink=0), 1e-4
+
+        def moved(place: int, by: float) -> np.ndarray:
+            both = np.zeros(6)
+            both[place] = by
+            other = replace(made, slopes=made.slopes + both[:3], sampling=made.sampling * np.exp(-both[3:]))
+            return estimate_quietly(table, equal(3), calibration=other, region=None).population
+
+        slopes = np.stack([(moved(place, step) - moved(place, -step)) / (2 * step) for place in range(6)], 1)
+        assumed = estimate_prevalence(made(table), made.sampling, calibration="assumed", region=None)
+        found = estimate_quietly(table, equal(3), calibration=made, region=None)
+        expected = assumed.covariance + slopes @ made.covariance @ slopes.T
+        np.testing.assert_allclose(found.covariance, expected, rtol=0, atol=1e-3 * expected.max())
+        assert expected[1, 1] > 1.1 * assumed.covariance[1, 1]
 
     def test_no_region_is_the_estimate_itself(self) -> None:
         found = estimate_prevalence(exact(drawn(equal(3), 100, 9)[0], equal(3)), equal(3), region=None)
         assert found.region == "none"
         assert found.low.tolist() == found.population.tolist() == found.high.tolist()
 
-    @pytest.mark.long
-    def test_the_errors_of_a_linear_system_are_those_of_a_bootstrap(self) -> None:
-        (x, _), (h, y) = drawn(mix(0.6, 0.3, 0.1), 800, 10), drawn(equal(3), 900, 11)
-        table, held = overconfident(x), overconfident(h)
-        found = estimate_prevalence(table, equal(3), method="bbse", held_out=(held, y))
-        random = np.random.default_rng(12)
-        called, said, labels = table.argmax(1), held.argmax(1), y
-        counted = [np.bincount(said[labels == k], minlength=3) for k in range(3)]
-        draws = []
-        for _ in range(4000):
-            mu = random.multinomial(800, np.bincount(called, minlength=3) / 800) / 800
-            columns = [random.multinomial(row.sum(), row / row.sum()) / row.sum() for row in counted]
-            draws.append(np.linalg.solve(np.stack(columns, 1), mu))
-        # 4000 draws give a standard deviation to 1/√8000 = 1.1 %, the delta method to O(1/n)
-        np.testing.assert_allclose(np.std(draws, axis=0), found.standard_error, rtol=0.06)
 
-
-CASES: dict[str, tuple[bool, dict[str, Any]]] = {
-    "exact": (False, {}),
-    "mean": (False, {"calibration": "mean"}),
-    "affine": (True, {"calibration": "affine"}),
-    "beta": (True, {"calibration": "beta"}),
-    "bbse": (True, {"method": "bbse"}),
-    "bbse-soft": (True, {"method": "bbse-soft"}),
-    "rlls": (True, {"method": "rlls"}),
+CASES: dict[str, dict[str, Any]] = {
+    "mean": {"calibration": "mean"},
+    "affine": {"calibration": "affine"},
+    "bbse-soft": {"method": "bbse-soft"},
 }
 
 
-def assert_covers(case: str, pi: np.ndarray, cases: int, rows: int) -> None:
-    """Regions at 95 % hold the truth in 95 % of the cases, within 4 standard errors, per class."""
-    wrong, options = CASES[case]
-    predict = overconfident if wrong else lambda x: exact(x, equal(len(pi)))
-    inside = np.zeros(len(pi))
-    for seed in range(cases):
-        (x, _), (h, y) = drawn(pi, rows, 20_000 + 1000 * seed), drawn(equal(len(pi)), rows, 20_001 + 1000 * seed)
-        held_out = (predict(h), y) if options else None
-        with warnings.catch_warnings():  # one held-out set in a thousand is far from its mix by chance
-            warnings.filterwarnings("ignore", "The held-out labels have the mix", LabelShiftWarning)
-            found = estimate_prevalence(predict(x), equal(len(pi)), held_out=held_out, **options)
-        inside += (found.low <= pi) & (pi <= found.high)
-    assert bool((np.abs(inside / cases - 0.95) < 4 * math.sqrt(0.95 * 0.05 / cases)).all()), (inside / cases).tolist()
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("case", [case for case in CASES if case != "beta"])  # one path with "affine"
-def test_regions_cover_the_truth(case: str) -> None:
-    assert_covers(case, mix(0.95, 0.05), 200, 800)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pi", [mix(0.9, 0.1), mix(0.99, 0.01), mix(0.3, 0.3, 0.2, 0.19, 0.01)], ids=["0.1", "0.01", "five"])
 @pytest.mark.parametrize("case", CASES)
-def test_regions_cover_the_truth_in_1000_cases(case: str, pi: np.ndarray) -> None:
-    assert_covers(case, pi, 1000, 2000)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["bbse", "bbse-soft"])
-def test_few_held_out_examples_make_wide_regions_rather_than_wrong_ones(method: Any) -> None:
-    rho, pi, inside = mix(0.96, 0.04), mix(0.7, 0.3), 0
-    cases = 0
-    for seed in range(150):
-        (x, _), (h, y) = drawn(pi, 1000, 70_000 + 1000 * seed), drawn(rho, 300, 70_001 + 1000 * seed)
-        if int(y.sum()) == 0:
-            continue
-        found = estimate_quietly(exact(x, rho), rho, method=method, held_out=(exact(h, rho), y))
-        inside += int(found.low[1] <= 0.3 <= found.high[1])
-        cases += 1
-    assert inside / cases > 0.93 - 4 * math.sqrt(0.95 * 0.05 / cases)
+def test_regions_at_95_per_cent_cover_the_truth_of_a_rare_class(case: str) -> None:
+    """Within 4 standard errors; `benchmarks/prevalence_coverage.py` has more cases."""
+    pi, inside, options = mix(0.95, 0.05), 0, CASES[case]
+    predict = (lambda x: exact(x, equal(2))) if case == "mean" else overconfident
+    for seed in range(120):
+        (x, _), (h, y) = drawn(pi, 800, 20_000 + 1000 * seed), drawn(equal(2), 800, 20_001 + 1000 * seed)
+        found = estimate_quietly(predict(x), 0.5, held_out=(predict(h), y), **options)
+        inside += int(found.low[1] <= 0.05 <= found.high[1])
+    assert abs(inside / 120 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 120)
 
 
 def test_the_region_of_two_classes_is_fiellers() -> None:
@@ -267,11 +193,6 @@ class TestPrevalence:
         assert 0 < float(handed.population[1]) < float(found.high[1])
         assert float((handed.sample(4000, stream(33))[:, 1] < found.high[1]).mean()) > 0.85
 
-    def test_uninformative_predictions_still_give_a_prevalence(self) -> None:
-        with pytest.warns(LabelShiftWarning):
-            found = estimate_prevalence(constant(equal(2), 30), 0.5)
-        assert isinstance(found.prevalence(), Prevalence)
-
     def test_it_prints_a_line_per_class(self) -> None:
         found = estimate_prevalence(exact(drawn(mix(0.8, 0.2), 1234, 34)[0], equal(2)), 0.5)
         lines = str(found).splitlines()
@@ -285,48 +206,25 @@ def deviances(x: np.ndarray, t: float) -> np.ndarray:
 
 
 class TestBoundaryLimit:
-    @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-    @pytest.mark.parametrize("t", [0.0, 0.02, 0.3, 0.8, 1.3, 1.9, 2.5, 6.0])
-    def test_contains_a_mean_that_is_not_negative_as_often_as_it_says(self, t: float, level: float) -> None:
-        x = np.random.default_rng(7).normal(t, 1, 400_000)
-        inside = int((deviances(x, t) <= boundary_limit(t, level)).sum())
-        assert binomtest(inside, len(x), level).pvalue > 1e-4
-
-    @pytest.mark.parametrize("t", [0.1, 0.6, 1.2])
-    def test_is_the_quantile_of_the_deviance_by_quadrature(self, t: float) -> None:
-        x = np.linspace(t - 9, t + 9, 2_000_001)
-        order = np.argsort(deviances(x, t))
-        mass = norm.pdf(x[order] - t).cumsum() * (x[1] - x[0])
-        quantile = deviances(x, t)[order][np.searchsorted(mass, 0.95)]
-        assert boundary_limit(t, 0.95) == pytest.approx(quantile, rel=1e-4)
+    @pytest.mark.parametrize("level", [0.8, 0.95])
+    def test_contains_a_mean_that_is_not_negative_as_often_as_it_says(self, level: float) -> None:
+        for t in (0.0, 0.02, 0.3, 1.3, 2.5):
+            x = np.random.default_rng(7).normal(t, 1, 200_000)
+            inside = int((deviances(x, t) <= boundary_limit(t, level)).sum())
+            assert binomtest(inside, len(x), level).pvalue > 1e-4
 
     def test_is_one_sided_at_the_boundary_and_chi2_far_from_it(self) -> None:
         assert boundary_limit(0.0, 0.95) == pytest.approx(norm.ppf(0.95) ** 2, rel=1e-9)
         for distance in (1.96, 5.0, math.inf):
             assert boundary_limit(distance, 0.95) == pytest.approx(chi2.ppf(0.95, 1), rel=1e-9)
+        assert boundary_limit(0.0, 0.4) == 0  # of a low level: nothing but the estimate
+        assert boundary_limit(3.0, 0.4) == pytest.approx(chi2.ppf(0.4, 1), rel=1e-9)
 
-    def test_grows_with_the_distance(self) -> None:
-        limits = [boundary_limit(t, 0.95) for t in np.linspace(0, 3, 61)]
-        assert bool((np.diff(limits) > -1e-9).all())
-
-    def test_makes_one_interval_that_is_never_longer_than_that_of_chi2(self) -> None:
-        grid = np.linspace(0, 12, 2401)
-        limits = np.array([boundary_limit(t, 0.95) for t in grid])
-        for x in np.linspace(-4, 6, 41):
-            deviance = np.array([float(deviances(np.array([x]), t)[0]) for t in grid])
-            within = np.flatnonzero(deviance <= limits)
-            assert len(within) == within[-1] - within[0] + 1
-            assert set(within) <= set(np.flatnonzero(deviance <= chi2.ppf(0.95, 1) + 1e-9))
-
-    @pytest.mark.parametrize("degrees", [3.0, 8.0, 22.0, 100.0])
+    @pytest.mark.parametrize("degrees", [3.0, 22.0])
     def test_far_from_the_boundary_is_students_within_wallaces_approximation(self, degrees: float) -> None:
         exact = student.ppf(0.975, degrees) ** 2
         assert boundary_limit(math.inf, 0.95, degrees) == pytest.approx(exact, rel=0.08 / degrees)
         assert boundary_limit(0.0, 0.95, degrees) == pytest.approx(student.ppf(0.95, degrees) ** 2, rel=0.08 / degrees)
-
-    def test_of_a_low_level_leaves_nothing_but_the_estimate_at_the_boundary(self) -> None:
-        assert boundary_limit(0.0, 0.4) == 0
-        assert boundary_limit(3.0, 0.4) == pytest.approx(chi2.ppf(0.4, 1), rel=1e-9)
 
 
 def dirichlet_spread(found: PrevalenceEstimate) -> np.ndarray:
@@ -337,8 +235,7 @@ def dirichlet_spread(found: PrevalenceEstimate) -> np.ndarray:
 
 
 class TestAbsentClasses:
-    @pytest.mark.parametrize("sharpness", [math.inf, 50.0])
-    @pytest.mark.parametrize("region", ["profile", "curvature"])
+    @pytest.mark.parametrize(("region", "sharpness"), [("profile", math.inf), ("curvature", 50.0)])
     def test_zero_cases_in_n_certain_rows_have_the_exact_likelihood_bound(self, region: Any, sharpness: float) -> None:
         # n log(1 − t) = −χ²/2, and no warning: that a class is absent is well known
         table = log_softmax(certain([0] * 5000, 2).clip(-sharpness), axis=1)
@@ -358,19 +255,6 @@ class TestAbsentClasses:
         found = estimate_prevalence(certain(labels, 3), equal(3), region=region)
         assert found.standard_error[:2].tolist() == pytest.approx([math.sqrt(0.25 / 2000)] * 2, rel=1e-2)
         assert float(found.high[2]) == pytest.approx(norm.ppf(0.975) ** 2 / 2 / 2000, rel=2e-3)
-
-    def test_the_curvature_region_of_a_class_at_0_ends_where_the_parabola_of_its_deviance_does(self) -> None:
-        at_0 = 0
-        for seed in range(12):
-            table = exact(drawn(mix(0.9999, 0.0001), 2000, seed)[0], equal(2))
-            found = estimate_prevalence(table, 0.5, region="curvature")
-            if float(found.population[1]) == 0:
-                at_0 += 1
-                gain = np.exp(table[:, 1] - table[:, 0]) - 1  # L(t) = Σ log(1 + t gain), but for a constant
-                high = float(found.high[1])
-                deviance = -2 * high * float(gain.sum()) + high**2 * float((gain**2).sum())
-                assert deviance == pytest.approx(norm.ppf(0.975) ** 2, rel=1e-6)
-        assert at_0 > 0
 
 
 class TestNothingKnown:
@@ -397,14 +281,13 @@ class TestNothingKnown:
         assert bool((dirichlet_spread(found)[1:] > 0.2 * left).all())
         np.testing.assert_allclose(found.covariance.sum(1), 0, atol=1e-9, rtol=0)
 
-    @pytest.mark.parametrize("method", ["bbse", "rlls"])
-    def test_a_class_never_predicted_has_any_frequency(self, method: Any) -> None:
+    def test_a_class_never_predicted_has_any_frequency(self) -> None:
         rho = mix(0.9, 0.1)
         (x, _), (h, y) = drawn(mix(0.95, 0.05), 500, 22), drawn(rho, 500, 23)
         table, held = (log_softmax(0.1 * each + np.log(rho), axis=1) for each in (x, h))
         assert int(table.argmax(1).max()) == int(held.argmax(1).max()) == 0
         with pytest.warns(LabelShiftWarning, match="hardly distinguish"):
-            found = estimate_prevalence(table, rho, method=method, held_out=(held, y))
+            found = estimate_prevalence(table, rho, method="bbse", held_out=(held, y))
         assert found.low.tolist() == [0, 0]
         assert found.high.tolist() == [1, 1]
         assert bool((dirichlet_spread(found) > 0.2).all())
@@ -416,8 +299,7 @@ class TestNothingKnown:
         with pytest.warns(LabelShiftWarning, match=r"Class\(es\) \[0, 1\] have fewer than 15"):
             found = estimate_prevalence(table, 0.5, method="bbse-soft", held_out=held_out)
         assert float((found.high - found.low)[1]) > 0.7
-        with pytest.warns(LabelShiftWarning, match="fewer than 15"):
-            found = estimate_prevalence(table, 0.5, calibration="mean", held_out=held_out)
+        found = estimate_quietly(table, 0.5, calibration="mean", held_out=held_out)
         assert float((found.high - found.low)[1]) > 0.3
 
 
@@ -443,11 +325,3 @@ class TestGroups:
         once, grouped, plain = (float(each.standard_error[1]) for each in errors)
         assert grouped == pytest.approx(once, rel=0.02)
         assert plain < 0.95 * once
-
-    def test_they_need_a_table_and_the_likelihood(self) -> None:
-        (x, _), (h, y) = drawn(mix(0.8, 0.2), 100, 73), drawn(equal(2), 100, 74)
-        table, ids = exact(x, equal(2)), np.arange(100)
-        with pytest.raises(ValueError, match="method='em' and a table"):
-            estimate_prevalence(table, 0.5, method="bbse", held_out=(exact(h, equal(2)), y), groups=ids)
-        with pytest.raises(ValueError, match="method='em' and a table"):
-            estimate_prevalence([table[:50], table[50:]], 0.5, calibration="assumed", groups=ids)

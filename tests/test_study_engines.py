@@ -23,8 +23,6 @@ from rightloss.study.config import Group, Source
 from rightloss.study.engines import Engine, InProcess, OnRay, Processes, Work, attempt
 
 GROUPS = small_study(Source("slices")).groups()
-ENGINES = [pytest.param(InProcess(), id="in-process"), pytest.param(Processes(2), id="processes")]
-each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
 def silent(number: int, share: float) -> None: ...
@@ -42,10 +40,10 @@ def assert_gone(processes: list[int]) -> None:
 
 
 @pytest.mark.long
-@each_engine
-def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: Engine) -> None:
+@pytest.mark.parametrize("engine", [InProcess(), Processes(2)], ids=["in-process", "processes"])
+def test_every_group_comes_back_once_as_the_work_made_it_and_an_error_as_it_is(engine: Engine, tmp_path: Path) -> None:
     told: dict[int, list[float]] = {}
-    torch.set_num_threads(2)
+    torch.set_num_threads(2)  # the work asserts that it has one
     try:
         found = run(engine, partial(study_work.fake, pause=0.3), GROUPS, lambda n, share: told.setdefault(n, []).append(share))
         assert torch.get_num_threads() == 2
@@ -58,49 +56,29 @@ def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: E
             np.testing.assert_array_equal(result.log_probs, small_result(result.config).log_probs)
         assert told[number] == sorted(told[number])
         assert 0 <= told[number][0] < told[number][-1] <= 1
+    work = partial(study_work.refused, log=tmp_path / "log")
+    assert_refused(lambda: run(engine, work, GROUPS[:1]), r"^Expected better data, but got slices, fold 1")
+    assert len(processes_of(tmp_path / "log")) == 1, "it is not tried again"
 
 
-@pytest.mark.long
-@each_engine
-def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(engine: Engine, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert_refused(
-        lambda: run(engine, partial(study_work.refused, log=log), GROUPS[:1]), r"^Expected better data, but got slices, fold 1"
-    )
-    assert len(processes_of(log)) == 1
-
-
-def test_an_error_that_cannot_be_pickled_becomes_a_runtime_error_with_its_traceback() -> None:
+def test_an_error_that_cannot_be_pickled_and_an_exit_become_errors_that_can() -> None:
     found = pickle.loads(pickle.dumps(attempt(study_work.unspeakable, GROUPS[0], lambda share: None)))
-    assert isinstance(found, RuntimeError)
-    assert str(found) == "Unspeakable: this and that"
+    assert (type(found), str(found)) == (RuntimeError, "Unspeakable: this and that")
     assert "in unspeakable" in found.__notes__[0]
-
-
-@pytest.mark.long
-def test_a_group_whose_process_is_killed_is_run_again(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    found = run(Processes(1), partial(study_work.deadly, log=log, times=1), GROUPS[:3])
-    assert sorted(found) == [0, 1, 2]
-    assert sorted(line.split()[2] for line in log.read_text().splitlines()) == ["0", "1", "1", "2"]
-    assert len(set(processes_of(log))) == 2
-    assert_gone(processes_of(log))
-
-
-@pytest.mark.long
-def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    engine = Processes(1, retries=1)
-    with pytest.raises(
-        ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but .* 2 times .*SIGKILL.*: if mem"
-    ):
-        run(engine, partial(study_work.deadly, log=log, times=9), GROUPS[1:])
-    assert_gone(processes_of(log))
-
-
-def test_work_that_calls_exit_is_an_error_like_any_other() -> None:
     found = attempt(study_work.exits, GROUPS[0], lambda share: None)
     assert (type(found), str(found)) == (RuntimeError, "SystemExit: no licence")
+
+
+@pytest.mark.long
+def test_a_group_whose_process_is_killed_is_run_again_and_given_up_by_name_if_it_always_is(tmp_path: Path) -> None:
+    once, always = tmp_path / "once", tmp_path / "always"
+    assert sorted(run(Processes(1), partial(study_work.deadly, log=once, times=1), GROUPS[:3])) == [0, 1, 2]
+    assert sorted(line.split()[2] for line in once.read_text().splitlines()) == ["0", "1", "1", "2"]
+    assert len(set(processes_of(once))) == 2
+    words = r"result of slices, fold 2, seed 0: 2 runs, but .* 2 times .*SIGKILL.*: if mem"
+    with pytest.raises(ChildProcessError, match=words):
+        run(Processes(1, retries=1), partial(study_work.deadly, log=always, times=9), GROUPS[1:])
+    assert_gone([*processes_of(once), *processes_of(always)])
 
 
 @pytest.mark.long
@@ -138,8 +116,9 @@ def test_engines_keep_the_contract_and_refuse_numbers_that_make_no_sense() -> No
     for engine in (InProcess(), Processes(), OnRay()):
         assert isinstance(engine, Engine)
         assert run(engine, study_work.fake, []) == {}
-    assert_refused(lambda: Processes(0), "`workers` to be an int of at least 1")
-    assert_refused(lambda: Processes(retries=-1), "`retries` to be an int of at least 0")
-    assert_refused(lambda: OnRay(workers=0), "`workers` to be an int of at least 1")
-    assert_refused(lambda: OnRay(retries=-1), "`retries` to be an int of at least 0")
-    assert_refused(lambda: OnRay("auto", workers=2), "no number of workers for the cluster at auto")
+    for make, words in (
+        (lambda: Processes(0), "`workers` to be an int of at least 1"),
+        (lambda: OnRay(retries=-1), "`retries` to be an int of at least 0"),
+        (lambda: OnRay("auto", workers=2), "no number of workers for the cluster at auto"),
+    ):
+        assert_refused(make, words)

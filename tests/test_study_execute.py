@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,14 @@ import numpy as np
 import pytest
 import study_work
 from members import SEED, assert_refused
-from study_work import NODULES, processes_of, small_result, small_source, small_study
+from study_work import NODULES, contents, processes_of, small_result, small_source, small_study, wait_for
 from worker_jobs import is_running
 
 from rightloss.atomic_files import whole_path
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.engines import InProcess, Processes
 from rightloss.study.execute import run_study
-from rightloss.study.results import write_run
+from rightloss.study.results import StudyResults, write_run
 
 
 @dataclass
@@ -41,9 +40,14 @@ class Place:
     def config(self) -> StudyConfig:
         return small_study(self.source)
 
-    @property
-    def work(self) -> Any:
-        return partial(study_work.fake, log=self.log)
+    def run(self, config: StudyConfig | None = None) -> StudyResults:
+        return run_study(config or self.config, self.out, work=partial(study_work.fake, log=self.log))
+
+    def refuses(self, words: str, config: StudyConfig | None = None) -> None:
+        """Assert that it is refused, and that nothing is worked on."""
+        self.done()
+        assert_refused(lambda: self.run(config), words)
+        assert self.done() == []
 
     def done(self) -> list[str]:
         """What was worked on since the last look: "number of runs, fold"."""
@@ -57,77 +61,54 @@ def place(tmp_path: Path) -> Place:
     return Place(small_source(tmp_path), tmp_path / "out", tmp_path / "log")
 
 
-def content(out: Path) -> dict[str, bytes]:
-    """Every file below the folder."""
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-
-
 class TestWhatIsRun:
     @pytest.mark.long
-    def test_every_run_is_written_as_the_work_made_it_and_read_again(self, place: Place, tmp_path: Path) -> None:
-        results = run_study(place.config, place.out / "deep", work=place.work)
+    def test_every_run_is_written_as_the_work_made_it_in_one_process_or_several_and_a_finished_study_runs_nothing(
+        self, place: Place, tmp_path: Path
+    ) -> None:
+        results = place.run()
         assert results.missing == 0
         assert [run.config for run in results.runs] == place.config.runs()
         assert results.data["slices"].labels.tolist() == [int(row // 2 % 3 == 0) for row in range(NODULES)]
-        (tmp_path / "runs").mkdir()
+        (tmp_path / "alone" / "runs").mkdir(parents=True)
         for run in place.config.runs():
-            write_run(tmp_path, small_result(run))
-        assert content(place.out / "deep" / "runs") == content(tmp_path / "runs")
-
-    @pytest.mark.long
-    def test_processes_leave_the_same_files_as_one(self, place: Place, tmp_path: Path) -> None:
-        run_study(place.config, place.out, InProcess(), work=study_work.fake)
-        run_study(place.config, tmp_path / "other", Processes(2), work=study_work.fake)
-        assert content(place.out) == content(tmp_path / "other")
-
-    @pytest.mark.long
-    def test_a_study_that_is_done_runs_nothing(self, place: Place) -> None:
-        run_study(place.config, place.out, work=place.work)
-        before = content(place.out)
+            write_run(tmp_path / "alone", small_result(run))
+        assert contents(place.out / "runs") == contents(tmp_path / "alone" / "runs")
+        run_study(place.config, tmp_path / "deep" / "other", Processes(2), work=study_work.fake)
+        assert contents(place.out) == contents(tmp_path / "deep" / "other")
+        before = contents(place.out)
         os.unlink(str(place.source.path))  # not even the data are looked at
-        results = run_study(place.config, place.out, Processes(), work=study_work.unspeakable)
-        assert (results.missing, content(place.out)) == (0, before)
+        assert run_study(place.config, place.out, Processes(), work=study_work.unspeakable).missing == 0
+        assert contents(place.out) == before
 
     @pytest.mark.long
-    def test_only_missing_runs_are_computed(self, place: Place) -> None:
-        run_study(place.config, place.out, work=place.work)
+    def test_only_missing_runs_are_computed_of_a_study_that_lost_some_has_grown_or_has_shrunk(self, place: Place) -> None:
+        place.run()
         assert place.done() == ["2 0", "2 1", "2 2", "2 3"]
-        before, runs = content(place.out), place.config.runs()
+        before, runs = contents(place.out), place.config.runs()
         (place.out / "runs" / f"{runs[2].key}.json").unlink()  # of fold 1, one of two; its predictions are still there
         for ending in (".json", ".npz"):
             for run in runs[6:]:
                 (place.out / "runs" / f"{run.key}{ending}").unlink()
-        run_study(place.config, place.out, work=place.work)
+        place.run()
         assert place.done() == ["1 1", "2 3"]
-        assert content(place.out) == before
-
-    @pytest.mark.long
-    def test_a_study_that_has_grown_keeps_its_runs_and_one_that_has_shrunk_ignores_the_rest(self, place: Place) -> None:
-        config = place.config
-        run_study(config, place.out, work=place.work)
-        place.done()
-        assert len(run_study(replace(config, seeds=2), place.out, work=place.work).runs) == 16
-        assert place.done() == ["2 0", "2 1", "2 2", "2 3"]
-        wider = replace(config, populations=(0.3, 0.01))
-        assert len(run_study(wider, place.out, work=place.work).runs) == 16
-        assert place.done() == ["2 0", "2 1", "2 2", "2 3"]
-        assert len(run_study(replace(config, folds=1), place.out, work=place.work).runs) == 2
-        assert place.done() == []
-
-    @pytest.mark.long
-    def test_each_task_has_its_own_labels_in_one_folder(self, place: Place) -> None:
-        ratings = replace(place.config, task="rating", populations=(None,))
-        for _ in range(2):
-            binary = run_study(place.config, place.out, work=place.work)
-            assert set(binary.data["slices"].labels) == {0, 1}
-            assert set(run_study(ratings, place.out, work=place.work).data["slices"].labels) == {0, 4}
-        assert len(place.done()) == 8
+        assert contents(place.out) == before
+        for changes, number, worked in (
+            ({"seeds": 2}, 16, 4),
+            ({"populations": (0.3, 0.01)}, 16, 4),
+            ({"folds": 1}, 2, 0),
+            ({"task": "rating", "populations": (None,)}, 8, 4),
+            ({}, 8, 0),
+        ):
+            results = place.run(replace(place.config, **changes))
+            assert (len(results.runs), len(place.done())) == (number, worked), changes
+            assert set(results.data["slices"].labels) == ({0, 4} if "task" in changes else {0, 1}), "of its own task"
 
     @pytest.mark.long
     def test_progress_counts_what_was_done_before_and_never_falls(self, place: Place) -> None:
-        run_study(replace(place.config, folds=1), place.out, work=place.work)
+        place.run(replace(place.config, folds=1))
         told: list[tuple[float, int, str]] = []
-        run_study(place.config, place.out, InProcess(), lambda *each: told.append(each), place.work)
+        run_study(place.config, place.out, InProcess(), lambda *each: told.append(each), study_work.fake)
         done = [each[0] for each in told]
         assert (done[0], done[1], done[-1]) == (0, 1, 4)
         assert done == sorted(done)
@@ -139,64 +120,49 @@ class TestWhatIsRun:
 class TestWhatIsRefused:
     def test_a_file_in_the_way_or_a_folder_of_something_else(self, place: Place) -> None:
         place.out.write_text("")
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), "out to be a folder, but .*out is a file")
-        assert_refused(
-            lambda: run_study(place.config, place.out / "in", work=place.work), "in to be a folder, but .*out is a file"
-        )
+        place.refuses("out to be a folder, but .*out is a file")
+        replace(place, out=place.out / "in").refuses("in to be a folder, but .*out is a file")
         place.out.unlink()
         place.out.mkdir()
         (place.out / "study.json").write_text('{"mine": 1}')
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), "to hold a study's config")
-        assert content(place.out) == {"study.json": b'{"mine": 1}'}
-
-    @pytest.mark.parametrize("name", ["table.csv", "summary.json", "report.html", "tables/losses.tex"])
-    def test_a_folder_with_files_of_others_that_the_pages_would_overwrite(self, name: str, place: Place) -> None:
-        path = place.out / name
-        path.parent.mkdir(parents=True)
-        path.write_text("mine")
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), f"holds {name.split('/')[0]} of another")
-        assert content(place.out) == {name: b"mine"}
+        place.refuses("to hold a study's config")
+        assert contents(place.out) == {"study.json": b'{"mine": 1}'}
+        (place.out / "study.json").unlink()
+        for name in ("table.csv", "tables/losses.tex"):
+            (place.out / name).parent.mkdir(exist_ok=True)
+            (place.out / name).write_text("mine")
+            place.refuses(f"{name.split('/')[0]} of another program")
+        assert contents(place.out) == {"table.csv": b"mine", "tables/losses.tex": b"mine"}
 
     def test_a_folder_that_cannot_be_written(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(OSError, match=r"Expected a folder that can be written, but .proc cannot \(No such file.*choose"):
-            run_study(place.config, Path("/proc/study"), work=place.work)
-
         def refuse(**_: Any) -> None:
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # root may write wherever others may not
-        with pytest.raises(
-            OSError, match=r"Expected a folder that can be written, but .* cannot \(Permission denied\): choose"
-        ):
-            run_study(place.config, place.out, work=place.work)
+        words = r"Expected a folder that can be written, but .* cannot \(Permission denied\): choose"
+        with pytest.raises(OSError, match=words):
+            place.run()
         assert not place.out.exists()
 
     def test_bad_data_before_anything_is_written(self, place: Place) -> None:
         path = Path(str(place.source.path))
         path.write_bytes(path.read_bytes()[:-40])
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), "has changed")
+        place.refuses("has changed")
         path.unlink()
         with pytest.raises((ValueError, FileNotFoundError)):
-            run_study(place.config, place.out, work=place.work)
+            place.run()
         assert not place.out.exists()
 
     @pytest.mark.long
-    def test_a_damaged_result_before_anything_is_computed(self, place: Place) -> None:
-        run_study(place.config, place.out, work=place.work)
+    def test_a_damaged_result_or_data_set_before_anything_is_computed(self, place: Place) -> None:
+        place.run()
         damaged, lost = (place.out / "runs" / f"{place.config.runs()[number].key}.npz" for number in (0, 7))
         damaged.write_bytes(damaged.read_bytes()[:-40])
         lost.with_suffix(".json").unlink()
-        place.done()
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), f"{damaged.stem}.json, but .*delete it")
-        assert place.done() == []
-
-    def test_damaged_data_before_anything_is_computed(self, place: Place) -> None:
-        run_study(replace(place.config, folds=1), place.out, work=place.work)
-        (damaged,) = (place.out / "data").iterdir()
-        damaged.write_bytes(damaged.read_bytes()[:-40])
-        place.done()
-        assert_refused(lambda: run_study(place.config, place.out, work=place.work), f"{damaged.name} is not, or is damaged")
-        assert place.done() == []
+        place.refuses(f"{damaged.stem}.json, but .*delete it")
+        (data,) = (place.out / "data").iterdir()
+        data.write_bytes(data.read_bytes()[:-40])
+        place.refuses(f"{data.name} is not, or is damaged")
 
     def test_predictions_that_are_no_numbers(self, place: Place) -> None:
         message = "those of slices, convnet, weighted loss, π = 0.3, fold 1, seed 0 are not"
@@ -209,39 +175,35 @@ class TestWhatIsRefused:
 
         def other(done: float, total: int, words: str) -> None:
             if 0 < done < total:
-                assert_refused(
-                    lambda: run_study(place.config, place.out, work=place.work), "no other run to write .*study.json"
-                )
+                place.refuses("no other run to write .*study.json")
                 refused.append(done)
 
         run_study(place.config, place.out, InProcess(), other, study_work.fake)
         assert refused
-        assert place.done() == []
         assert sorted(path.name for path in place.out.iterdir()) == ["data", "runs", "study.json"]
 
 
 class TestWhatIsLeft:
     @pytest.mark.long
     def test_half_files_of_a_killed_run_go_and_nothing_else(self, place: Place) -> None:
-        run_study(place.config, place.out, work=place.work)
-        before = content(place.out)
+        place.run()
+        before = contents(place.out)
         for folder in (place.out, place.out / "runs", place.out / "data"):
             with whole_path(folder / "x") as temporary:
                 name = temporary.name
             (folder / "x").rename(folder / name)  # as a kill leaves it
             (folder / "notes.txt").touch()
         left = place.out / next(each.name for each in place.out.glob(".*"))
-        run_study(place.config, place.out, work=place.work)
+        place.run()
         notes = {"notes.txt", "runs/notes.txt", "data/notes.txt"}
-        assert set(content(place.out)) - set(before) == {*notes, left.name}  # which may be a report that is being written
+        assert set(contents(place.out)) - set(before) == {*notes, left.name}  # which may be a report that is being written
         os.utime(left, (0, time.time() - 7200))
-        run_study(place.config, place.out, work=place.work)
-        assert set(content(place.out)) - set(before) == notes
+        place.run()
+        assert set(contents(place.out)) - set(before) == notes
 
     @pytest.mark.long
-    @pytest.mark.parametrize("engine", [InProcess(), Processes(1)], ids=["in-process", "processes"])
     def test_a_full_disk_stops_it_and_keeps_what_is_done(
-        self, engine: InProcess | Processes, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         save, calls = np.savez, []
 
@@ -252,18 +214,17 @@ class TestWhatIsLeft:
                 raise OSError(28, "No space left on device")
             save(file, **arrays)
 
+        work = partial(study_work.fake, log=place.log)
         with monkeypatch.context() as patch:
             patch.setattr(np, "savez", full_after_three)
-            with pytest.raises(
-                OSError, match=r"write the results to .*out, but could not \(No space left on device\): make room"
-            ):
-                run_study(place.config, place.out, engine, work=place.work)
-        assert not any(map(is_running, set(processes_of(place.log)) - {os.getpid()}))
+            with pytest.raises(OSError, match=r"results to .*out, but could not \(No space left on device\): make room"):
+                run_study(place.config, place.out, Processes(1), work=work)
+        assert not any(map(is_running, processes_of(place.log)))
         assert len(list((place.out / "runs").glob("*.json"))) == 3
-        assert not [name for name in content(place.out) if "partial" in name or "lock" in name]
-        run_study(place.config, place.out, work=place.work)
-        run_study(place.config, tmp_path / "fresh", work=place.work)
-        assert content(place.out) == content(tmp_path / "fresh")
+        assert not [name for name in contents(place.out) if "partial" in name or "lock" in name]
+        place.run()
+        run_study(place.config, tmp_path / "fresh", work=study_work.fake)
+        assert contents(place.out) == contents(tmp_path / "fresh")
 
 
 def started(place: Place) -> subprocess.Popen[bytes]:
@@ -277,21 +238,6 @@ def started(place: Place) -> subprocess.Popen[bytes]:
     return study
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def written(place: Place) -> list[Path]:
-    return list((place.out / "runs").glob("*.json"))
-
-
-def assert_no_process_left(place: Place) -> None:
-    wait_for(lambda: not any(map(is_running, processes_of(place.log))), 5)
-
-
 class TestBeingStopped:
     @pytest.mark.long
     def test_killed_at_two_random_moments_it_ends_with_the_same_bytes_and_leaves_no_process(
@@ -300,17 +246,17 @@ class TestBeingStopped:
         moments = random.Random(SEED)
         for done in range(2):
             study = started(place)
-            wait_for(lambda: len(written(place)) >= done)  # noqa: B023
+            wait_for(lambda: len(list((place.out / "runs").glob("*.json"))) >= done)  # noqa: B023
             time.sleep(moments.uniform(0, 0.5))
             study.kill()
             study.communicate()
             assert study.returncode == -signal.SIGKILL
-            assert_no_process_left(place)
+            wait_for(lambda: not any(map(is_running, processes_of(place.log))), 5)
         config = small_study(place.source, folds=8)
-        assert 0 < len(written(place)) < 16
-        run_study(config, place.out, work=place.work)
-        run_study(config, tmp_path / "fresh", work=place.work)
-        assert content(place.out) == content(tmp_path / "fresh")
+        assert 0 < len(list((place.out / "runs").glob("*.json"))) < 16
+        place.run(config)
+        run_study(config, tmp_path / "fresh", work=study_work.fake)
+        assert contents(place.out) == contents(tmp_path / "fresh")
 
     @pytest.mark.long
     def test_interrupted_it_ends_at_once_and_leaves_no_process_no_lock_and_no_half_file(self, place: Place) -> None:
@@ -319,4 +265,4 @@ class TestBeingStopped:
         _, printed = study.communicate(timeout=5)
         assert printed.strip().endswith(b"KeyboardInterrupt")
         assert not any(map(is_running, processes_of(place.log)))
-        assert not [name for name in content(place.out) if "partial" in name or "lock" in name]
+        assert not [name for name in contents(place.out) if "partial" in name or "lock" in name]

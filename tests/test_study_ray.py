@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import study_work
 from members import assert_refused
-from study_work import processes_of, small_source, small_study
-from test_study_execute import content, wait_for
+from study_work import contents, processes_of, small_source, small_study, wait_for
 from worker_jobs import is_running
 
 from rightloss.study import engines
@@ -46,11 +45,6 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def raylet_of(node: Any) -> Any:
-    """The process that is a machine to Ray."""
-    return node.all_processes["raylet"][0].process
-
-
 def parent_of(pid: int) -> int | None:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -62,7 +56,7 @@ def parent_of(pid: int) -> int | None:
 def test_a_study_of_which_a_machine_is_killed_ends_with_the_same_files(cluster: Any, tmp_path: Path) -> None:
     config, log = small_study(small_source(tmp_path), folds=8), tmp_path / "log"
     log.touch()
-    raylet = raylet_of(cluster.add_node(num_cpus=1))
+    raylet = cluster.add_node(num_cpus=1).all_processes["raylet"][0].process  # which is a machine to Ray
     killed: list[int] = []
 
     def kill() -> None:
@@ -78,7 +72,7 @@ def test_a_study_of_which_a_machine_is_killed_ends_with_the_same_files(cluster: 
     run_study(config, tmp_path / "out", OnRay(cluster.address), lambda done, total, words: told.append(done), work)
     killer.join()
     run_study(config, tmp_path / "fresh", work=study_work.fake)
-    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     folds = [line.split()[2] for line in log.read_text().splitlines()]
     assert killed
     assert len(folds) > 8, "what the machine was at was run again"
@@ -87,40 +81,28 @@ def test_a_study_of_which_a_machine_is_killed_ends_with_the_same_files(cluster: 
     wait_for(lambda: not any(map(is_running, killed)))
 
 
-@pytest.fixture(scope="class")
-def connection(cluster: Any) -> Iterator[None]:
+@pytest.mark.long
+def test_over_a_connection_that_was_there_before_errors_come_through_and_killed_groups_are_run_again(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    assert ray.is_initialized(), "it is kept"
-    ray.shutdown()
-
-
-@pytest.mark.usefixtures("connection")
-class TestOverAConnectionThatWasThereBefore:
-    @pytest.mark.long
-    def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(self, tmp_path: Path) -> None:
-        work = partial(study_work.refused, log=tmp_path / "log")
+    try:
+        work = partial(study_work.refused, log=tmp_path / "refused")
         assert_refused(lambda: list(OnRay().run(work, GROUPS[:1], silent)), r"^Expected better data, but got slices, fold 1")
-        assert len(processes_of(tmp_path / "log")) == 1
-
-    @pytest.mark.long
-    def test_a_group_whose_process_is_killed_is_run_again(self, tmp_path: Path) -> None:
-        work = partial(study_work.deadly, log=tmp_path / "log", times=1)
+        assert len(processes_of(tmp_path / "refused")) == 1, "it is not tried again"
+        work = partial(study_work.deadly, log=tmp_path / "once", times=1)
         assert sorted(dict(OnRay(retries=1).run(work, GROUPS[:2], silent))) == [0, 1]
-        assert len(processes_of(tmp_path / "log")) == 3
-
-    @pytest.mark.long
-    def test_a_group_whose_process_is_always_killed_is_given_up_by_name(self, tmp_path: Path) -> None:
-        work = partial(study_work.deadly, log=tmp_path / "log", times=9)
+        assert len(processes_of(tmp_path / "once")) == 3
+        work = partial(study_work.deadly, log=tmp_path / "always", times=9)
         with pytest.raises(ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but Ray gave up .*run again"):
             list(OnRay(retries=0).run(work, GROUPS[1:2], silent))
-
-    @pytest.mark.long
-    def test_another_version_on_a_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(engines, "__version__", "0.0.1")
         assert_refused(lambda: list(OnRay().run(study_work.fake, GROUPS[:1], silent)), r"rightloss 0\.0\.1 on every machine")
+        assert ray.is_initialized(), "it is kept"
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.long

@@ -1,4 +1,6 @@
-"""Training side by side: every run's result is its own, chosen without the test part."""
+"""Training side by side: each result is its own, chosen without the test part; and who learns from unlabelled patients."""
+
+from __future__ import annotations
 
 import dataclasses
 import math
@@ -13,18 +15,21 @@ from members import assert_mean_is, assert_refused
 from nodule_files import small_archive
 
 from rightloss.inference import Posterior, variational
+from rightloss.lidc.splits import split_labels
 from rightloss.predictive import retarget
 from rightloss.prevalence import Prevalence
-from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, Group, RunConfig, Source, StudyConfig, Training
+from rightloss.study.config import LIKELIHOODS, NETS, Group, RunConfig, Source, StudyConfig, Training, label_draw
 from rightloss.study.datasets import StudyData, study_data, summary_of
-from rightloss.study.methods import FULLY_LABELLED, METHODS
-from rightloss.study.pooled_predictions import matched
-from rightloss.study.results import RunResult, StudyResults, trace_steps
+from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED, FULLY_LABELLED, METHODS
+from rightloss.study.results import RunResult, StudyResults, matched, trace_steps
 from rightloss.study.training import Hardware, loop, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import Candidate, Net, tables_of
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
+LONGER = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)
+STARTS = ("population", "equal")
+POSTERIOR: dict[str, Any] = {"nets": ("mlp",), "inferences": ("laplace",), "minibatches": ("raw",)}
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +52,41 @@ def group_of(source: Source, training: Training = SHORT, **choices: Any) -> Grou
 
 
 def assert_same(one: RunResult, other: RunResult) -> None:
-    assert one.config == other.config
+    for name in ("config", "chosen", "validation", "matched", "trace"):
+        assert getattr(one, name) == getattr(other, name)
     np.testing.assert_array_equal(one.rows, other.rows)
     np.testing.assert_array_equal(one.log_probs, other.log_probs)
-    assert one.chosen == other.chosen
-    assert one.validation == other.validation
+
+
+def unchanged(some: list[RunResult], others: list[RunResult]) -> list[bool]:
+    return [np.array_equal(one.log_probs, other.log_probs) for one, other in zip(some, others, strict=True)]
+
+
+# Runs beside each other.
 
 
 @pytest.mark.long
-def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source) -> None:
-    group = group_of(source, nets=("convnet", "inception"), populations=(0.3, 0.001), losses=("information-gain", "weighted"))
+@pytest.mark.parametrize(
+    ("unlabelled", "losses"),
+    [
+        (0.0, ("information-gain", "published", "published-running", "published-network", "weighted")),
+        (0.5, ("information-gain", ADJUSTED, "weighted")),
+    ],
+)
+def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it_and_the_users_random_numbers_are_left_alone(
+    source: Source, unlabelled: float, losses: tuple[str, ...]
+) -> None:
+    group = group_of(source, nets=("convnet", "mlp"), populations=(0.3, 0.001), losses=losses, unlabelled=unlabelled)
     together = train_group(group)
     assert [result.config for result in together] == list(group.runs)
+    assert len({result.log_probs.tobytes() for result in together}) == len(group.runs)
+    told: list[float] = []
     for result in together[::3]:
-        (alone,) = train_group(Group(source, (result.config,)))
+        torch.manual_seed(12345)
+        (alone,) = train_group(Group(source, (result.config,)), told.append)
         assert_same(result, alone)
+        assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(12345)))
+    assert told[: SHORT.steps] == [step / SHORT.steps for step in range(1, SHORT.steps + 1)]
 
 
 @pytest.mark.long
@@ -87,23 +112,13 @@ def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_b
         update(net, number)
 
     monkeypatch.setattr(Net, "update", counted)
-    group = group_of(source, populations=(0.3, 0.001), losses=("corrected", "plain"), inferences=("map", "mc-dropout"))
+    choices: dict[str, Any] = {"populations": (0.3, 0.001), "inferences": ("map", "mc-dropout"), "nets": ("mlp",)}
+    group = group_of(source, losses=("corrected", "plain"), **choices)
     together = train_group(group)
-    assert len(group.runs) == 8
-    assert len(stepped) == SHORT.steps
+    assert (len(group.runs), len(stepped)) == (8, SHORT.steps)
     for result in together:
         (alone,) = train_group(Group(source, (result.config,)))
         assert_same(result, alone)
-
-
-@pytest.mark.long
-def test_the_users_random_numbers_are_left_alone(source: Source) -> None:
-    group = group_of(source, losses=("weighted",))
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    train_group(group)
-    assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.long
@@ -117,39 +132,135 @@ def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
     labels, images = nodules.labels.clone(), data.images().clone()
     labels[parts.test] = 1 - labels[parts.test]
     images[parts.test] = 0
-    votes = torch.nn.functional.one_hot(labels, 2).float()
-    forged = StudyData(source, (dataclasses.replace(nodules, labels=labels, votes=votes),))
+    forge(source, monkeypatch, labels=labels, votes=torch.nn.functional.one_hot(labels, 2).float())
+    monkeypatch.setattr("rightloss.study.training.loop.study_images", lambda *where: images)
+    forged = train_group(group)
+    assert unchanged(honest, forged) == [False, False]
+    assert [(one.validation, one.chosen) for one in honest] == [(one.validation, one.chosen) for one in forged]
+
+
+def forge(source: Source, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Let training read other data, with the parts as they were."""
+    nodules, parts = study_data(source, "binary").sets[0], study_data(source, "binary").parts(0, 4)
+    forged = StudyData(source, (dataclasses.replace(nodules, **changes),))
     monkeypatch.setattr(StudyData, "parts", lambda self, fold, num_folds: parts)
     monkeypatch.setattr("rightloss.study.training.loop.study_data", lambda *where: forged)
-    monkeypatch.setattr("rightloss.study.training.loop.study_images", lambda *where: images)
-    for one, other in zip(honest, train_group(group), strict=True):
-        assert (one.validation, one.chosen) == (other.validation, other.chosen)
-        assert not np.array_equal(one.log_probs, other.log_probs)
+
+
+@pytest.mark.long
+def test_two_processes_give_what_one_gives(source: Source) -> None:
+    training = dataclasses.replace(SHORT, steps=30, checkpoints=3)
+    losses = ("information-gain", "published", "weighted", ADJUSTED)
+    runs = group_of(source, training, nets=("metadata",), losses=losses, unlabelled=0.5).runs
+    # With seed 0 the first minibatch has equal classes, and the gradient of the bias is only rounding, which Adam follows.
+    group = Group(source, tuple(dataclasses.replace(run, seed=1) for run in runs))
+    one, two = (train_group(group, hardware=Hardware(devices=n)) for n in (1, 2))
+    for single, double in zip(one, two, strict=True):
+        # A net that starts at a constant has no gradient in its bias under the information gain, and Adam takes a full step
+        # along whatever rounding leaves there.
+        noise = 0.03 if METHODS[single.config.loss].takes_marginal else 1e-5
+        assert single.chosen == double.chosen
+        np.testing.assert_allclose(double.log_probs, single.log_probs, rtol=0, atol=noise)
+
+
+# What is chosen, and what is refused.
 
 
 @pytest.mark.long
 def test_the_checkpoint_with_the_best_validation_score_is_kept(source: Source) -> None:
-    training = dataclasses.replace(SHORT, steps=40, checkpoints=8, learning_rates=(3e-2, 1e-3), averaging=0.5)
-    for result in train_group(group_of(source, training, losses=("information-gain", "weighted"))):
+    training = dataclasses.replace(LONGER, steps=40, checkpoints=8, learning_rates=(3e-2, 1e-3))
+    for result in train_group(group_of(source, training, losses=("information-gain", "weighted"), nets=("mlp",))):
         best = max(max(scores) for scores in result.validation)
         candidate = training.learning_rates.index(float(result.chosen["learning_rate"]))
         assert result.validation[candidate][int(result.chosen["step"]) // 5 - 1] == best
 
 
-def test_rebalanced_minibatches_have_equal_classes_and_raw_ones_those_of_the_training_part(source: Source) -> None:
-    training = dataclasses.replace(SHORT, steps=200)
+def hopeless(source: Source) -> Group:
+    """A group whose only step size ends in NaN."""
+    return group_of(source, dataclasses.replace(SHORT, learning_rates=(1e30,)), nets=("mlp",), losses=("weighted",))
+
+
+def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not_and_refused_if_there_is_none(source: Source) -> None:
+    training = dataclasses.replace(SHORT, learning_rates=(1e30, 1e-2), checkpoints=SHORT.steps)
+    for result in train_group(group_of(source, training, nets=("mlp",), losses=FULLY_LABELLED)):
+        assert result.chosen["learning_rate"] == 1e-2, result.config.loss
+        assert np.isfinite(result.log_probs).all()
+    assert_refused(lambda: train_group(hopeless(source)), "--learning-rate")
+    found = loop._plain(None, hopeless(source), loop.silent)
+    assert isinstance(found, ValueError), "so that it can come back from another process"
+
+
+@pytest.mark.slow
+def test_a_users_error_comes_back_from_other_processes_as_it_is(source: Source) -> None:
+    assert_refused(lambda: train_group(hopeless(source), hardware=Hardware(devices=2)), "--learning-rate")
+
+
+def test_devices_that_are_not_there_or_cannot_share_a_batch_are_refused_and_fabric_is_asked_for(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_refused(lambda: Hardware(accelerator="tpu").fabric(), "tpu")
+    odd = group_of(source, dataclasses.replace(SHORT, batch_size=15), nets=("mlp",), losses=("weighted",))
+    assert_refused(lambda: train_group(odd, hardware=Hardware(devices=2)), "got 15")
+    for name in ("lightning_fabric", "lightning", "lightning.fabric"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert Hardware().fabric() is None
+    for hardware, precision in ((Hardware(devices=2), "32-true"), (Hardware(), "bf16-mixed")):
+        with pytest.raises(ImportError, match=r"lightning-fabric: .*\.\[fabric\]"):
+            hardware.fabric(precision)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("precision", "noise"), [("64-true", 1e-4), ("bf16-mixed", 0.05), ("bf16-true", 0.2)])
+def test_weights_may_be_wider_or_narrower(source: Source, precision: str, noise: float) -> None:
+    group = group_of(source, nets=("both",), losses=("information-gain",))
+    (run,) = group.runs
+    at = dataclasses.replace(run, training=dataclasses.replace(run.training, precision=precision))
+    (whole,), (other,) = (train_group(Group(source, (each,))) for each in (run, at))
+    assert not np.array_equal(whole.log_probs, other.log_probs)
+    np.testing.assert_allclose(other.log_probs, whole.log_probs, rtol=0, atol=noise)
+    assert np.ptp(whole.log_probs[:, 1]) > 0.1, "there is something to come close to"
+
+
+# What is learnt.
+
+
+@pytest.mark.long
+def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source) -> None:
+    for result in train_group(group_of(source, LONGER, losses=("information-gain",), nets=NETS, populations=(0.5,))):
+        labels = study_data(source, "binary").labels.numpy()[result.rows]
+        own = result.log_probs[np.arange(len(labels)), labels]
+        assert own.mean() > math.log(0.5) + 0.02, result.config.net
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"likelihoods": LIKELIHOODS, "losses": ("information-gain",)},
+        {"likelihoods": ("onion-peeling",), "losses": FULLY_LABELLED[1:]},
+        {"likelihoods": ("categorical", "cumulative-logit"), "losses": ("information-gain", ADJUSTED), "unlabelled": 0.5},
+    ],
+    ids=["likelihoods", "losses", "unlabelled"],
+)
+def test_ratings_are_learnt_from_votes(source: Source, choices: dict[str, Any]) -> None:
+    votes = study_data(source, "rating").votes.double().numpy()
+    for result in train_group(group_of(source, LONGER, task="rating", populations=(None,), nets=("mlp",), **choices)):
+        np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
+        gained = (votes[result.rows] * (result.log_probs - np.log(votes.mean(0)))).sum(1)
+        assert gained.mean() > 0.05, result.config.label
+
+
+def test_minibatches_have_equal_classes_or_those_of_the_training_part_or_of_the_votes(source: Source) -> None:
+    training = dataclasses.replace(SHORT, steps=300)
     data = study_data(source, "binary")
     for draws in ("rebalanced", "raw"):
         (run,) = group_of(source, training, losses=("weighted",), minibatches=(draws,)).runs
         batches = Batches(data, None, run, torch.device("cpu"))
-        labels = torch.cat([batch.target for batch in batches]).double()
         expected = 0.5 if draws == "rebalanced" else float(data.labels[batches.parts.train].double().mean())
         assert float(batches.sampling[1]) == pytest.approx(expected)
+        labels = torch.cat([batch.target for batch in batches]).double()
+        assert len(labels) == training.steps * training.batch_size
         assert_mean_is(labels, expected)
-
-
-def test_of_ratings_the_sampled_mix_is_that_of_the_votes(source: Source) -> None:
-    training = dataclasses.replace(SHORT, steps=300)
     (run,) = group_of(source, training, task="rating", populations=(None,), losses=("weighted",)).runs
     batches = Batches(study_data(source, "rating"), None, run, torch.device("cpu"))
     votes = torch.cat([batch.target for batch in batches]).double()
@@ -157,139 +268,69 @@ def test_of_ratings_the_sampled_mix_is_that_of_the_votes(source: Source) -> None
         assert_mean_is(votes[:, rating], float(batches.sampling[rating]))
 
 
-def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
-    data = study_data(source, run.task)
-    batches = Batches(data, data.images(), run, torch.device("cpu"))
-    population = np.array([0.9, 0.1])
-    return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names)), batches
-
-
-@pytest.mark.parametrize("loss", FULLY_LABELLED)
-@pytest.mark.parametrize(("start", "usual"), [("population", 0.1), ("equal", 0.5)])
-def test_untrained_nets_predict_the_classes_of_their_start(source: Source, loss: str, start: str, usual: float) -> None:
-    (run,) = group_of(source, losses=(loss,), starts=(start,)).runs
-    candidate, batches = untrained(run, source)
-    found = candidate.log_probs(batches.fixed(batches.parts.valid)).exp()[:, 1]
-    expected = {"plain": 0.5, "corrected": 0.1}.get(loss, usual)  # their logits are for minibatches with equal classes
-    torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
-
-
 @pytest.mark.long
-def test_correcting_afterwards_moves_what_plain_cross_entropy_says(source: Source) -> None:
-    training = dataclasses.replace(SHORT, checkpoints=1)
-    plain, corrected = train_group(group_of(source, training, losses=("plain", "corrected")))
+def test_correcting_afterwards_moves_what_plain_cross_entropy_says_and_logit_adjustment_does_it_beforehand(
+    source: Source,
+) -> None:
+    training = dataclasses.replace(SHORT, checkpoints=1, weight_decay=0.0)
+    plain, corrected, adjusted = train_group(group_of(source, training, losses=("plain", "corrected", ADJUSTED)))
     moved = retarget(torch.from_numpy(plain.log_probs), 0.5, 0.1)
     np.testing.assert_allclose(corrected.log_probs, moved.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(adjusted.log_probs, corrected.log_probs, rtol=1e-3, atol=1e-5)
+
+
+def candidate_of(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
+    """An untrained one."""
+    data = study_data(source, run.task)
+    batches = Batches(data, data.images(), run, torch.device("cpu"))
+    return Candidate(run, 1e-3, batches.sampling, np.array([0.9, 0.1]), len(data.feature_names)), batches
 
 
 @pytest.mark.long
-def test_logit_adjustment_is_correction_beforehand(source: Source) -> None:
-    training = dataclasses.replace(SHORT, checkpoints=1, weight_decay=0.0)
-    before, after = train_group(group_of(source, training, losses=("logit-adjusted", "corrected")))
-    np.testing.assert_allclose(before.log_probs, after.log_probs, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.long
-def test_an_ensemble_of_one_is_a_single_net_and_one_of_two_is_not(source: Source) -> None:
+def test_an_ensemble_of_one_is_a_single_net_and_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     for members, same in ((1, True), (2, False)):
         training = dataclasses.replace(SHORT, members=members)
-        single, several = train_group(group_of(source, training, losses=("weighted",), inferences=("map", "ensemble")))
+        choices: dict[str, Any] = {"inferences": ("map", "ensemble"), "nets": ("mlp",)}
+        single, several = train_group(group_of(source, training, losses=("weighted",), **choices))
         assert np.array_equal(single.log_probs, several.log_probs) == same
-
-
-def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     (run,) = group_of(source, losses=("weighted",), nets=("mlp",), inferences=("mc-dropout",)).runs
-    candidate, batches = untrained(run, source)
+    candidate, batches = candidate_of(run, source)
     valid = batches.fixed(batches.parts.valid)
-    both = candidate.log_probs(valid).exp()
     masks = []
     for mask in range(2):
         torch.manual_seed(candidate._seed("mask", mask))
         masks.append(tables_of(candidate.nets, valid, dropout=True)[candidate.nets[0]].exp())
     assert not torch.equal(*masks)
-    torch.testing.assert_close(both, (masks[0] + masks[1]) / 2)
-
-
-@pytest.mark.parametrize("loss", FULLY_LABELLED)
-def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not(source: Source, loss: str) -> None:
-    training = dataclasses.replace(SHORT, learning_rates=(1e30, 1e-2), checkpoints=SHORT.steps)
-    (result,) = train_group(group_of(source, training, nets=("mlp",), losses=(loss,)))
-    assert result.chosen["learning_rate"] == 1e-2
-    assert np.isfinite(result.log_probs).all()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("net", [*IMAGE_NETS, "both", "metadata", "mlp"])
-def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, net: str) -> None:
-    training = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)
-    choices: dict[str, Any] = {"losses": ("information-gain",), "nets": (net,), "populations": (0.5,)}
-    (result,) = train_group(group_of(source, training, **choices))
-    labels = study_data(source, "binary").labels.numpy()[result.rows]
-    own = result.log_probs[np.arange(len(labels)), labels]
-    assert own.mean() > math.log(0.5) + 0.02
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("likelihood", "loss"),
-    [
-        *((likelihood, "information-gain") for likelihood in LIKELIHOODS),
-        *(("onion-peeling", loss) for loss in FULLY_LABELLED[1:]),
-    ],
-)
-def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: Source, likelihood: str, loss: str) -> None:
-    training = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)
-    group = group_of(
-        source, training, task="rating", populations=(None,), nets=("mlp",), likelihoods=(likelihood,), losses=(loss,)
-    )
-    (result,) = train_group(group)
-    data = study_data(source, "rating")
-    votes = data.votes.double().numpy()
-    np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
-    shares = votes.mean(0)
-    gained = (votes[result.rows] * (result.log_probs - np.log(shares))).sum(1)
-    assert gained.mean() > 0.05
-
-
-@pytest.mark.long
-def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source) -> None:
-    forms = [name for name, method in METHODS.items() if method.published]
-    found = train_group(group_of(source, losses=tuple(forms), nets=("mlp",)))
-    assert len({result.log_probs.tobytes() for result in found}) == len(forms) == 3
-    for result in found:
-        torch.manual_seed(12345)
-        (again,) = train_group(Group(source, (result.config,)))
-        assert_same(result, again)
+    torch.testing.assert_close(candidate.log_probs(valid).exp(), (masks[0] + masks[1]) / 2)
 
 
 # Where a net starts, and what its intercept does afterwards.
 
-STARTS = ("population", "equal")
-
 
 @pytest.mark.parametrize("loss", FULLY_LABELLED)
-def test_starts_differ_in_the_output_bias_alone_which_gives_their_classes(loss: str) -> None:
-    population, sampling = np.array([0.9, 0.1]), np.array([0.6, 0.4])
+def test_untrained_nets_predict_the_classes_of_their_start_and_differ_in_the_output_bias_alone(
+    source: Source, loss: str
+) -> None:
     nets = {}
-    for start in STARTS:
-        (group,) = StudyConfig("quick", losses=(loss,), starts=(start,), nets=("mlp",), populations=(0.1,), folds=1).groups()
-        nets[start] = Candidate(group.runs[0], 1e-2, sampling, population, 4).nets[0].module
+    for start, usual in zip(STARTS, (0.1, 0.5), strict=True):
+        (run,) = group_of(source, losses=(loss,), starts=(start,)).runs
+        candidate, batches = candidate_of(run, source)
+        nets[start] = candidate.nets[0].module
+        found = candidate.log_probs(batches.fixed(batches.parts.valid)).exp()[:, 1]
+        expected = {"plain": 0.5, "corrected": 0.1}.get(loss, usual)  # their logits are for minibatches with equal classes
+        torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
     one, other = (dict(net.named_parameters()) for net in nets.values())
-    assert one.keys() == other.keys()
     differing = [one[name] for name in one if not torch.equal(one[name], other[name])]
     assert [id(each) for each in differing] in ([id(nets["population"].head.bias)], [])
-    classes = {start: torch.softmax(net.head.bias.detach().double(), 0)[1].item() for start, net in nets.items()}
-    own = population if METHODS[loss].mix == "population" else sampling
-    assert classes == pytest.approx({"population": own[1].item(), "equal": 0.5}, rel=1e-5)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loss", ["information-gain", "published-network", "weighted"])
-def test_the_trace_begins_where_the_net_started(source: Source, loss: str) -> None:
+def test_the_trace_begins_where_the_net_started(source: Source) -> None:
     training = dataclasses.replace(SHORT, learning_rates=(1e-4,))
-    group = group_of(source, training, losses=(loss,), starts=STARTS, nets=("mlp",), populations=(0.02,))
-    for result, start in zip(train_group(group), (0.02, 0.5), strict=True):
+    losses = ("information-gain", "published-network", "weighted")
+    for result in train_group(group_of(source, training, losses=losses, starts=STARTS, nets=("mlp",), populations=(0.02,))):
         assert len(result.trace) == len(trace_steps(training.steps)) == 6
+        start = 0.02 if result.config.start == "population" else 0.5
         odds, expected = (math.log(each / (1 - each)) for each in (result.trace[0], start))
         assert odds == pytest.approx(expected, abs=0.5)
 
@@ -306,11 +347,10 @@ def test_matched_predictions_have_the_prevalence_as_their_mean_on_the_validation
         return found._replace(test=found.valid)
 
     monkeypatch.setattr(StudyData, "parts", tested_on_validation)
-    choices: dict[str, Any] = {"inferences": (inference,), "minibatches": ("raw",), "losses": (loss,)}
-    found = train_group(group_of(source, starts=("equal",), nets=("mlp",), **choices))
+    choices = {**POSTERIOR, "inferences": (inference,), "losses": (loss,), "starts": ("equal",)}
+    found = train_group(group_of(source, **choices))
     data = summary_of(source, "binary")
-    config = StudyConfig("quick", sources=(source,))
-    moved = matched(StudyResults(config, {source.name: data}, tuple(found)))
+    moved = matched(StudyResults(StudyConfig("quick", sources=(source,)), {source.name: data}, tuple(found)))
     for result, plain in zip(moved.runs, found, strict=True):
         means = [np.exp(run.log_probs[:, 1]) for run in (result, plain)]
         labels = data.labels[result.rows]
@@ -319,40 +359,45 @@ def test_matched_predictions_have_the_prevalence_as_their_mean_on_the_validation
         assert at_population[1] != pytest.approx(0.1, rel=1e-3)
 
 
+# Posteriors over the weights of nets of features.
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("inference", ["laplace", "variational", "sghmc"])
 def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, inference: str) -> None:
     training = dataclasses.replace(SHORT, steps=30 if inference == "sghmc" else 60, batch_size=30, prior_scales=(0.03, 1.0))
     losses = ("corrected",) if inference == "sghmc" else ("information-gain", "corrected")  # chains take long to tune
-    group = group_of(source, training, nets=("mlp",), inferences=(inference,), minibatches=("raw",), losses=losses)
-    for result in train_group(group):
+    told: list[float] = []
+    found = train_group(group_of(source, training, **{**POSTERIOR, "inferences": (inference,), "losses": losses}), told.append)
+    for result in found:
         assert result.chosen == {"prior_scale": 1.0}, "the narrow prior keeps the weights at nothing"
-        scores = [score for (score,) in result.validation]
-        assert scores[1] > scores[0]
+        (narrow,), (wide,) = result.validation
+        assert wide > narrow
         np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
+    assert told == [number / len(found) for number in range(1, len(found) + 1)]
 
 
-@pytest.mark.parametrize("loss", FULLY_LABELLED)
-def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_wherever_the_loss_starts(
+@pytest.mark.parametrize("loss", ["information-gain", "published", "weighted", "corrected"])
+def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_and_the_fit_takes_small_steps(
     source: Source, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    fit, targets = loop.FIT["laplace"], list[Any]()
+    fit, given = loop.FIT["laplace"], list[tuple[Any, dict[str, Any]]]()
 
-    def recorded(target: Any, *given: Any, **settings: Any) -> Posterior:
-        targets.append(target)
-        return fit(target, *given, **settings)
+    def recorded(target: Any, *others: Any, **settings: Any) -> Posterior:
+        given.append((target, settings))
+        return fit(target, *others, **settings)
 
     monkeypatch.setitem(loop.FIT, "laplace", recorded)
-    choices: dict[str, Any] = {"inferences": ("laplace",), "minibatches": ("raw",), "losses": (loss,), "starts": ("equal",)}
-    (run,) = group_of(source, nets=("mlp",), **choices).runs
+    (run,) = group_of(source, **POSTERIOR, losses=(loss,), starts=("equal",)).runs
     batches = Batches(study_data(source, "binary"), None, run, torch.device("cpu"))
     prevalence = Prevalence.binary(0.1, sampling=float(batches.sampling[1]))
     loop._fit(run, 1.0, batches, prevalence)
-    (target,) = targets
-    mix = prevalence.sampling if loss in ("corrected", "plain") else prevalence.population
+    ((target, settings),) = given
+    mix = prevalence.sampling if loss == "corrected" else prevalence.population
     bias = torch.tensor(mix).log().float().requires_grad_()
     (slope,) = torch.autograd.grad(target.log_prior({**target.parameters(), "3.bias": bias}), bias)
     torch.testing.assert_close(slope, torch.zeros(2), rtol=0, atol=1e-6)
+    assert (settings["steps"], settings["lr"]) == (SHORT.steps, 0.01)
 
 
 @pytest.mark.long
@@ -365,8 +410,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
 
     monkeypatch.setitem(loop.FIT, "variational", fit)
     training = dataclasses.replace(SHORT, steps=60, batch_size=30, prior_scales=(1.0,))
-    group = group_of(source, training, nets=("mlp",), inferences=("variational",), minibatches=("raw",), losses=("corrected",))
-    (result,) = train_group(group)
+    (result,) = train_group(group_of(source, training, **{**POSTERIOR, "inferences": ("variational",)}, losses=("corrected",)))
     data = study_data(source, "binary")
     parts = data.parts(0, 4)
     sampled = float(data.labels[parts.train].double().mean())
@@ -376,97 +420,169 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
 
 
 @pytest.mark.long
-def test_a_prior_whose_predictions_are_nan_is_left_for_another(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = loop._log_probs
-    told = iter([True, False, False, False])  # each scale, then the best on both parts
-
-    def log_probs(*given: Any) -> torch.Tensor:
-        return honest(*given) * (math.nan if next(told) else 1)
-
-    monkeypatch.setattr(loop, "_log_probs", log_probs)
+def test_a_prior_whose_predictions_are_nan_is_left_for_another_and_refused_if_there_is_none(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, told = loop._log_probs, list[bool]()
+    monkeypatch.setattr(loop, "_log_probs", lambda *given: honest(*given) * (math.nan if told.pop(0) else 1))
     training = dataclasses.replace(SHORT, prior_scales=(0.3, 1.0))
-    group = group_of(source, training, nets=("mlp",), inferences=("laplace",), minibatches=("raw",), losses=("weighted",))
+    group = group_of(source, training, **POSTERIOR, losses=("weighted",))
+    told += [True, False, False, False]  # each scale, then the best on both parts
     (result,) = train_group(group)
     assert result.chosen == {"prior_scale": 1.0}
+    told += [True, True, True, True]
+    assert_refused(lambda: train_group(group), "finite predictions, but got others for .*weighted loss.*another --inference")
 
 
-def at(group: Group, precision: str) -> Group:
-    (run,) = group.runs
-    return Group(group.source, (dataclasses.replace(run, training=dataclasses.replace(run.training, precision=precision)),))
+# Patients who lose their labels.
+
+SHARE = 0.5
+LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled and method.marginal is None)
+OTHERS = ("weighted", ADJUSTED_LABELLED, "corrected", "plain")
+
+
+def unlabelled_group(source: Source, training: Training = SHORT, **choices: Any) -> Group:
+    return group_of(source, training, **{"nets": ("mlp",), "unlabelled": SHARE, **choices})
+
+
+def batches_of(group: Group, *rates: float) -> Batches:
+    populations: dict[float | None, np.ndarray] = {rate: np.array([1 - rate, rate]) for rate in rates}
+    data = study_data(group.source, group.runs[0].task)
+    return Batches(data, None, group.runs[0], torch.device("cpu"), populations=populations)
+
+
+def lost_rows(source: Source) -> torch.Tensor:
+    data = study_data(source, "binary")
+    return split_labels(data.parts(0, 4).train, data.patients, SHARE, label_draw(source.name, 0, 0))[1]
+
+
+def test_labelled_minibatches_are_of_labelled_patients_alone_whatever_unlabelled_rows_come_after_them(source: Source) -> None:
+    group = unlabelled_group(source)
+    alone, beside = batches_of(group), batches_of(group, 0.3, 0.001)
+    for number, (one, other) in enumerate(zip(alone, beside, strict=True)):
+        assert torch.equal(one.inputs.metadata, other.inputs.metadata)
+        assert torch.equal(one.target, other.target)
+        assert bool((one.target >= 0).all())
+        assert set(other.with_unlabelled) == {0.3, 0.001}
+        labelled, unlabelled = other.with_unlabelled[0.3].metadata.split(SHORT.batch_size)
+        assert torch.equal(labelled, other.inputs.metadata)
+        assert torch.equal(unlabelled, beside.metadata[beside._drawn[0.3].split(SHORT.batch_size)[number]])
+    patients = study_data(source, "binary").patients
+    people = [set(patients[rows].tolist()) for rows in (alone.parts.train, alone.unlabelled, alone.parts.valid)]
+    assert sum(map(len, people)) == len(set().union(*people))
+    assert float(alone.metadata[alone.parts.train].double().mean(0).abs().max()) < 1e-6, "standardised by labelled ones alone"
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.01])
+def test_unlabelled_ones_come_at_the_prevalence_whatever_it_is_in_the_data(source: Source, rate: float) -> None:
+    batches = batches_of(unlabelled_group(source, dataclasses.replace(SHORT, steps=400)), rate)
+    assert set(batches._drawn[rate].tolist()) <= set(batches.unlabelled.tolist())
+    assert_mean_is(study_data(source, "binary").labels[batches._drawn[rate]].double(), rate)
+
+
+@pytest.mark.parametrize("task", ["binary", "rating"])
+def test_hidden_labels_are_erased_once_patients_are_drawn_and_no_others(source: Source, task: str) -> None:
+    rates: dict[str, Any] = {"populations": (None,)} if task == "rating" else {}
+    batches = batches_of(unlabelled_group(source, task=task, losses=("weighted",), **rates))
+    hidden = torch.zeros(len(batches.target), dtype=torch.bool)
+    hidden[batches.unlabelled] = True
+    data = study_data(source, task)
+    kept = data.votes if task == "rating" else data.labels
+    assert torch.equal(batches.target[~hidden], kept[~hidden])
+    assert bool((batches.target[hidden].isnan() if task == "rating" else batches.target[hidden] == -1).all())
 
 
 @pytest.mark.long
-def test_half_precision_comes_close_to_the_whole(source: Source) -> None:
-    group = group_of(source, losses=("information-gain",))
-    (whole,), (half,) = (train_group(at(group, each)) for each in ("32-true", "bf16-mixed"))
-    assert not np.array_equal(whole.log_probs, half.log_probs)
-    np.testing.assert_allclose(half.log_probs, whole.log_probs, rtol=0, atol=0.05)
-    assert np.ptp(whole.log_probs[:, 1]) > 0.2, "there is something to come close to"
+def test_hidden_labels_choose_who_is_drawn_and_reach_nothing_else(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = unlabelled_group(source, losses=(*LEARNING, "weighted"))
+    honest, draw = train_group(group), Batches._draws
+    labels, lost = study_data(source, "binary").labels, lost_rows(source)
+    other = labels.clone()
+    other[lost] = 1 - other[lost]
+
+    def drawn_by_honest_labels(self: Batches, rows: torch.Tensor, *others: Any) -> Any:
+        self.target, own = labels, self.target
+        sampler = draw(self, rows, *others)
+        self.target = own
+        return sampler
+
+    forge(source, monkeypatch, labels=other, votes=torch.nn.functional.one_hot(other, 2).float())
+    monkeypatch.setattr(Batches, "_draws", drawn_by_honest_labels)
+    for one, two in zip(honest, train_group(group), strict=True):
+        assert_same(one, two)
+    monkeypatch.setattr(Batches, "_draws", draw)
+    assert unchanged(honest, train_group(group)) == [run.loss == "weighted" for run in group.runs]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
-def test_weights_may_be_wider_or_narrower(source: Source, precision: str) -> None:
-    group = group_of(source, nets=("both",), losses=("weighted",))
-    (whole,), (other,) = (train_group(at(group, each)) for each in ("32-true", precision))
-    np.testing.assert_allclose(other.log_probs, whole.log_probs, rtol=0, atol=1e-4 if precision == "64-true" else 0.2)
-
-
-@pytest.mark.long
-def test_progress_rises_and_ends_at_one(source: Source) -> None:
-    told: list[float] = []
-    group = group_of(source, nets=("mlp",), losses=("weighted",), inferences=("map", "laplace"), minibatches=("raw",))
-    train_group(group, told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1
-    assert len(told) > SHORT.steps
-
-
-def test_devices_that_are_not_there_are_refused() -> None:
-    assert_refused(lambda: Hardware(accelerator="tpu").fabric(), "tpu")
-
-
-@pytest.mark.parametrize(("hardware", "precision"), [(Hardware(devices=2), "32-true"), (Hardware(), "bf16-mixed")])
-def test_only_one_cpu_in_single_precision_is_served_without_fabric(
-    hardware: Hardware, precision: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("inferences", "losses"),
+    [
+        (("map", "ensemble", "mc-dropout"), (*LEARNING, "published-running", *OTHERS)),
+        (("laplace",), ("information-gain", "published", *OTHERS[:2])),
+        (("variational",), (ADJUSTED, ADJUSTED_LABELLED)),
+    ],
+    ids=["trained", "laplace", "variational"],
+)
+def test_unlabelled_patients_reach_the_losses_that_learn_from_them_and_no_others(
+    source: Source, inferences: tuple[str, ...], losses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("lightning_fabric", "lightning", "lightning.fabric"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert Hardware().fabric() is None
-    with pytest.raises(ImportError, match=r"lightning-fabric: .*\.\[fabric\]"):
-        hardware.fabric(precision)
-
-
-def test_a_batch_that_devices_cannot_share_is_refused(source: Source) -> None:
-    odd = group_of(source, dataclasses.replace(SHORT, batch_size=15), nets=("mlp",), losses=("weighted",))
-    assert_refused(lambda: train_group(odd, hardware=Hardware(devices=2)), "got 15")
-
-
-def hopeless(source: Source) -> Group:
-    """A group whose only step size ends in NaN."""
-    return group_of(source, dataclasses.replace(SHORT, learning_rates=(1e30,)), nets=("mlp",), losses=("weighted",))
-
-
-def test_step_sizes_that_all_end_in_nan_are_refused(source: Source) -> None:
-    assert_refused(lambda: train_group(hopeless(source)), "--learning-rate")
-    found = loop._plain(None, hopeless(source), loop.silent)
-    assert isinstance(found, ValueError), "so that it can come back from another process"
-
-
-@pytest.mark.slow
-def test_a_users_error_comes_back_from_other_processes_as_it_is(source: Source) -> None:
-    assert_refused(lambda: train_group(hopeless(source), hardware=Hardware(devices=2)), "--learning-rate")
+    training = dataclasses.replace(SHORT, steps=10, batch_size=15, prior_scales=(1.0,))
+    minibatches = ("rebalanced",) if "map" in inferences else ("raw",)
+    group = unlabelled_group(source, training, losses=losses, inferences=inferences, minibatches=minibatches)
+    honest = train_group(group)
+    columns = study_data(source, "binary").sets[0].features.clone()
+    columns[lost_rows(source)] += 3.0
+    forge(source, monkeypatch, features=columns)
+    assert unchanged(honest, train_group(group)) == [run.loss in OTHERS for run in group.runs]
+    assert all(np.isfinite(each.log_probs).all() for each in honest)
 
 
 @pytest.mark.long
-def test_two_processes_give_what_one_gives(source: Source) -> None:
-    losses = ("information-gain", "published", "weighted")
-    training = dataclasses.replace(SHORT, steps=30, checkpoints=3)
-    group = group_of(source, training, nets=("metadata",), losses=losses)
-    one, two = (train_group(group, hardware=Hardware(devices=n)) for n in (1, 2))
-    for single, double in zip(one, two, strict=True):
-        # A net that starts at a constant has no gradient in its bias under the information gain, and Adam takes a full step
-        # along whatever rounding leaves there.
-        noise = 0.03 if METHODS[single.config.loss].takes_marginal else 1e-5
-        assert single.chosen == double.chosen
-        np.testing.assert_allclose(double.log_probs, single.log_probs, rtol=0, atol=noise)
+def test_the_loss_without_them_is_logit_adjustment_on_fewer_patients(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    (without,) = train_group(unlabelled_group(source, losses=(ADJUSTED_LABELLED,)))
+    parts, lost = study_data(source, "binary").parts(0, 4), set(lost_rows(source).tolist())
+    few = parts._replace(train=torch.tensor([row for row in parts.train.tolist() if row not in lost]))
+    monkeypatch.setattr(StudyData, "parts", lambda self, fold, num_folds: few)
+    (plain,) = train_group(unlabelled_group(source, losses=(ADJUSTED,), unlabelled=0.0))
+    np.testing.assert_array_equal(without.log_probs, plain.log_probs)
+    assert without.validation == plain.validation
+
+
+@pytest.mark.long
+def test_a_weight_of_one_is_that_of_equal_minibatches_and_another_changes_the_losses_that_it_matters_to(source: Source) -> None:
+    losses = ("information-gain", "published", ADJUSTED, "weighted")
+    plain, one, three = (
+        train_group(unlabelled_group(source, losses=losses, unlabelled_weight=each)) for each in (None, 1.0, 3.0)
+    )
+    assert all(unchanged(plain, one))
+    assert unchanged(plain, three) == [False, True, False, True]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_a_posterior_is_given_as_many_rows_as_lost_their_labels_at_the_mix_of_the_population(
+    source: Source, weight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+    honest = loop.log_posterior
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        given.append(options)
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(loop, "log_posterior", recorded)
+    training = dataclasses.replace(SHORT, steps=20, batch_size=15, prior_scales=(1.0,))
+    choices = {**POSTERIOR, "inferences": ("variational",), "populations": (0.5,), "unlabelled_weight": weight}
+    group = unlabelled_group(source, training, losses=(ADJUSTED, "published", ADJUSTED_LABELLED), **choices)
+    train_group(group)
+    weighed, published, without = given
+    rows, lost = weighed["unlabelled"], lost_rows(source)
+    assert (len(rows), weighed["unlabelled_weight"]) == (len(lost), weight or 1.0)
+    assert torch.equal(rows, published["unlabelled"])
+    assert "unlabelled" not in without
+    batches = batches_of(group, 0.5)
+    drawn = batches.unlabelled_rows(0.5)
+    assert set(drawn.tolist()) <= set(lost.tolist())
+    assert_mean_is(study_data(source, "binary").labels[drawn].double(), 0.5)
+    assert bool((batches.target[drawn] == -1).all())

@@ -66,13 +66,9 @@ def test_the_picture_is_off_the_line_before_the_correction_and_on_it_after() -> 
     without, after = places(drawing)
     assert abs((after[:, 1] - after[:, 0]).mean()) < 0.03
     assert (without[:, 0] - without[:, 1]).min() > 0.1  # predicted too high
-
-
-@pytest.mark.parametrize("odds", [np.full(100, -4.0), np.where(np.arange(100) % 2, 9.0, -9.0)])
-def test_without_a_curve_the_picture_is_a_sentence(odds: np.ndarray) -> None:
-    log_probs = np.stack([-np.logaddexp(0, odds), -np.logaddexp(0, -odds)], 1)
-    drawing = calibration_plot({"the model": log_probs}, np.arange(100) % 2, [0.9, 0.1], 1)
-    assert "No calibration curve" in drawing
+    for odds in (np.full(100, -4.0), np.where(np.arange(100) % 2, 9.0, -9.0)):  # there is no curve
+        log_probs = np.stack([-np.logaddexp(0, odds), -np.logaddexp(0, -odds)], 1)
+        assert "No calibration curve" in calibration_plot({"it": log_probs}, np.arange(100) % 2, [0.9, 0.1], 1)
 
 
 def unpacked(text: str) -> np.ndarray:
@@ -92,19 +88,7 @@ def test_the_sliders_log_odds_are_those_of_the_held_out_rows_in_each_class(ratin
 
 
 @pytest.mark.long
-def test_moving_one_classes_log_odds_is_what_retarget_does(ratings: TableModel) -> None:
-    """The others keep their proportions: the rule by which the page moves a risk."""
-    held, pi = ratings.held_out, ratings.population.population
-    k, to = 1, 0.3
-    mix = np.where(np.arange(3) == k, to, pi * (1 - to) / (1 - pi[k]))
-    moved = np.exp(retarget(held.log_probs, pi, mix))[:, k]
-    p = np.exp(held.log_probs[:, k])
-    odds = p / (1 - p) * (to / (1 - to)) / (pi[k] / (1 - pi[k]))
-    np.testing.assert_allclose(moved, odds / (1 + odds), rtol=1e-9)
-
-
-@pytest.mark.long
-def test_the_page_is_complete_in_itself_and_escapes_the_tables_text(model: TableModel) -> None:
+def test_the_page_is_complete_in_itself_and_escapes_the_tables_text(model: TableModel, ratings: TableModel) -> None:
     page = report_page(model)
     assert page == report_page(model), "not the same bytes twice"
     assert HOSTILE not in page
@@ -113,6 +97,13 @@ def test_the_page_is_complete_in_itself_and_escapes_the_tables_text(model: Table
     for row in model.comparison.to_dict("records"):
         assert row["candidate"] in page
     assert len(sentences(model)) == 2
+    assert model.odds_ratios is not None
+    row = model.odds_ratios.iloc[0]
+    assert f">{number(row['odds_ratio'])}<span" in page.replace("\n", "")
+    assert limits(row["low"], row["high"]) in page
+    assert "✓ marks the model that is kept" in page
+    assert "Odds ratios" not in report_page(dataclasses.replace(model, odds_ratios=None))
+    assert "each class against early" in report_page(dataclasses.replace(ratings, odds_ratios=model.odds_ratios))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +123,7 @@ def opened(page: Page, model: TableModel, folder: Path, width: int = 1280, dark:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_page_fits_its_window_and_asks_for_nothing(
     width: int, dark: bool, page: Page, model: TableModel, tmp_path: Path
 ) -> None:
@@ -147,7 +138,7 @@ def test_the_page_fits_its_window_and_asks_for_nothing(
 
 
 @pytest.mark.long
-def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library(
+def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library_with_limits(
     page: Page, model: TableModel, tmp_path: Path
 ) -> None:
     opened(page, model, tmp_path)
@@ -174,16 +165,6 @@ def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library(
     assert after["flagged"] == pytest.approx(1000 * (rate * tpr + (1 - rate) * fpr))
     assert after["risk-1"] == pytest.approx(population_quantile(moved, held.target, [0.99, 0.01], 0.9), rel=1e-9)
     assert after["file-1"] == before["file-1"]
-
-
-def population_quantile(values: np.ndarray, target: np.ndarray, mix: list[float], share: float) -> float:
-    """Return the lowest value with that share of the population at or below it."""
-    return float(min(v for v in values if sum(p * (values[target == k] <= v).mean() for k, p in enumerate(mix)) >= share))
-
-
-@pytest.mark.long
-def test_every_figure_that_moves_has_limits_around_it(page: Page, model: TableModel, tmp_path: Path) -> None:
-    opened(page, model, tmp_path)
     script = "[...document.querySelectorAll('[data-value]')].map((e) => [+e.dataset.low, +e.dataset.value, +e.dataset.high])"
     found = page.evaluate(script)
     assert len(found) == 7 + 2 * 2  # among 300 rows, none say what the risk of the top 1 % is
@@ -191,6 +172,11 @@ def test_every_figure_that_moves_has_limits_around_it(page: Page, model: TableMo
     ranges = page.evaluate("[...document.querySelectorAll('#slider .range')].map((e) => e.textContent)")
     assert len(ranges) == len(found)
     assert all(re.fullmatch(r"[<\d.,]+ to [<\d.,]+( %)?", each) for each in ranges), ranges
+
+
+def population_quantile(values: np.ndarray, target: np.ndarray, mix: list[float], share: float) -> float:
+    """Return the lowest value with that share of the population at or below it."""
+    return float(min(v for v in values if sum(p * (values[target == k] <= v).mean() for k, p in enumerate(mix)) >= share))
 
 
 def test_patients_with_several_rows_count_as_fewer_rows() -> None:
@@ -217,17 +203,3 @@ def test_another_class_can_be_chosen(page: Page, ratings: TableModel, tmp_path: 
     assert page.evaluate("document.querySelector('.focus-label').textContent") == "early"
     assert page.evaluate("document.getElementById('prevalence-shown').textContent") == "8 %"
     assert page.complaints() == []
-
-
-@pytest.mark.long
-def test_the_page_shows_odds_ratios_with_limits_and_says_what_the_tick_means(model: TableModel, ratings: TableModel) -> None:
-    page = report_page(model)
-    assert model.odds_ratios is not None
-    row = model.odds_ratios.iloc[0]
-    assert f">{number(row['odds_ratio'])}<span" in page.replace("\n", "")
-    assert limits(row["low"], row["high"]) in page
-    assert "✓ marks the model that is kept" in page
-    several = report_page(dataclasses.replace(ratings, odds_ratios=model.odds_ratios))
-    assert "each class against early" in several
-    none = report_page(dataclasses.replace(model, odds_ratios=None))
-    assert "Odds ratios" not in none

@@ -9,7 +9,7 @@ from pathlib import Path
 
 HAS_TORCH = find_spec("torch") is not None
 FOLDER = Path(__file__).parent
-RUN_TORCH = {"test_examples", "test_cli_startup"}  # in processes that they start, or by name
+RUN_TORCH = {"test_examples", "test_cli_process"}  # in processes that they start, or by name
 TORCH_HALF = {"tensors", "sampling", "likelihoods", "marginals", "losses", "inference", "layer", "lidc", "study"}
 
 

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "rightloss"
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it; torch is needed from tensors.py on
-    "extras.py atomic_files.py lock.py ray_cluster.py process_pool.py arrays.py solve.py prevalence finding_tables.py "
+    "extras.py atomic_files.py ray_cluster.py process_pool.py arrays.py solve.py prevalence finding_tables.py "
     "serialization.py predictive calibration shift metrics card check sklearn boosting.py tabular "
     "tensors.py sampling likelihoods marginals losses inference layer.py lidc study cli"
 ).split()

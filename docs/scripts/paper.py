@@ -31,9 +31,8 @@ from rightloss.card.words import counted
 from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
 from rightloss.study.config import StudyConfig, options_of
 from rightloss.study.methods import METHODS
-from rightloss.study.report.drawing import Drawing
 from rightloss.study.report.export import markdown_rows, to_markdown
-from rightloss.study.report.figures import panels_of, prevalence_figures, rating_figures, roc_figure, trace_figures
+from rightloss.study.report.figures import Drawing, panels_of, prevalence_figures, rating_figures, roc_figure, trace_figures
 from rightloss.study.report.page import command
 from rightloss.study.report.tables import tables
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording

@@ -64,7 +64,7 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
         raise ValueError(f"Expected at least one row in `{name}`, but got none: is the data set empty?")
     if table.dtype.kind != "f":
         raise ValueError(f"Expected `{name}` to be log-probabilities, but got {table.dtype}: are these class numbers?")
-    tolerance = _rounding(values)
+    tolerance = rounding(values)
     for start, block in row_blocks(table):
         _check_rows(block, start, tolerance, name)
     return table
@@ -185,7 +185,7 @@ def rows_of(table: Array) -> Array:
     """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
     if table.ndim <= 2:
         return table
-    return _moved(table, 1, -1).reshape(-1, table.shape[1])
+    return array_namespace(table).moveaxis(table, 1, -1).reshape(-1, table.shape[1])
 
 
 def map_of(rows: Array, shape: Sequence[int]) -> Array:
@@ -193,7 +193,7 @@ def map_of(rows: Array, shape: Sequence[int]) -> Array:
     if len(shape) <= 2:
         return rows
     dense = rows.reshape(shape[0], *shape[2:], *rows.shape[1:])
-    return dense if rows.ndim == 1 else _moved(dense, -1, 1)
+    return dense if rows.ndim == 1 else array_namespace(rows).moveaxis(dense, -1, 1)
 
 
 def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> np.ndarray:
@@ -351,11 +351,6 @@ def random_generator(generator: Any) -> np.random.Generator:
     return np.random.default_rng(0 if generator is None else int(generator))
 
 
-def _moved(array: Array, source: int, destination: int) -> Array:
-    """Return `np.moveaxis`; of tensors `movedim`, which `torch.func.vmap` knows."""
-    return array.movedim(source, destination) if is_tensor(array) else np.moveaxis(array, source, destination)
-
-
 def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) -> None:
     """Raise the ValueError for floats and bools given instead of class numbers."""
     remedy = f"call `{f'{name}.long()' if is_tensor(given) else 'y.astype(int)'}` on class numbers"
@@ -367,8 +362,8 @@ def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) 
     raise ValueError(f"Expected `{name}` to be class numbers, or soft votes of {num_classes} classes, but got {came}.")
 
 
-def _rounding(values: Any) -> float:
-    """Return the tolerance of a row's sum in the dtype given; log-probabilities of trees are often float32."""
+def rounding(values: Any) -> float:
+    """Return the tolerance of a sum of 1 in the dtype given; log-probabilities of trees are often float32."""
     name = str(getattr(log_probs_of(values), "dtype", "float64")).removeprefix("torch.")
     return {"float16": 2e-2, "bfloat16": 2e-2, "float32": 1e-4}.get(name, 1e-6)
 

@@ -1,15 +1,17 @@
-"""Atomic file writing: a file is written completely or not at all.
+"""Atomic file writing: a file is written completely or not at all, by one run at a time.
 
-Stage: path → a handle whose content appears there only when all of it has been written.
+Stage: path → a handle whose content appears there only when all of it has been written; or a block in which no other run writes
+to it.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,3 +66,40 @@ def umask() -> int:
         mask = os.umask(0o077)
         os.umask(mask)
     return mask
+
+
+@contextmanager
+def only_run(target: Path) -> Iterator[None]:
+    """Hold the lock file `TARGET.lock` for the block; it contains the process id and host name.
+
+    The operating system releases the lock when the process ends, also when it is killed, so a leftover file blocks nobody.
+
+    Raises:
+        ValueError: another run holds it.
+        OSError: the file cannot be created, for example because the disk is full.
+    """
+    from filelock import FileLock, Timeout  # of the extra "study"; writing a file does not need it
+
+    path = target.resolve().with_name(target.name + ".lock")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"Expected no other run to write {target}, but process {_holder(path)} does: wait until it has ended, or stop it."
+        ) from None
+    try:
+        with suppress(OSError):  # on a full disk the lock is held, but the file cannot say by which process
+            path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
+        yield
+    finally:
+        with suppress(OSError):  # before the release: filelock refuses a lock if its file was deleted
+            path.unlink()
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    """Return the text of the lock file: the process that holds the lock."""
+    with suppress(OSError):
+        return path.read_text(errors="replace").strip() or "of an unknown number"
+    return "of an unknown number"

@@ -53,9 +53,7 @@ class Format:
 
 def write_file(kind: Format, path: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
     """Write arrays, or tensors, and metadata atomically to `path`."""
-    path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
+    path = _no_folder(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"Expected a folder at {path.parent}, but there is none: make it first.")
     odd = [name for name, value in arrays.items() if not isinstance(value, np.ndarray) and not is_tensor(value)]
@@ -80,9 +78,7 @@ def read_file(
     kind: Format, path: str | os.PathLike[str], framework: Literal["numpy", "pt"] = "pt"
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return arrays, or tensors, and metadata; raise a ValueError that says what is wrong with the file."""
-    path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
+    path = _no_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file saved by {kind.saved_by}, but there is none at {path}: is the path right?")
     safetensors = _safetensors("safetensors")
@@ -134,6 +130,13 @@ def saved_prevalence(facts: Mapping[str, Any]) -> Prevalence:
         return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
     kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
     return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
+
+
+def _no_folder(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
+    return path
 
 
 def _facts_of(kind: Format, text: str | None, path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..prevalence.classes import shown
 from ..shift import LabelShiftWarning, label_shift_test
-from ..shift.regions import normal_score
+from ..shift.maximum_likelihood import normal_score
 from ..solve import intercepts_for_mean
 
 _ROUNDING = 1e-5  # relative error of figures computed from float32 predictions

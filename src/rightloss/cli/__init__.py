@@ -2,25 +2,23 @@
 
 Stage: arguments of the shell → a table's model and its predictions, a study and its report, or an archive of nodules.
 
-    commands                commands by name, each imported only when it is used
+    commands                commands by name, each imported only when it is used; options that they share
     check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: commands for tables
     evaluate, prevalence
     card, retarget          `rightloss card`, `retarget`: scores of any program
     population              the population as users type it: 0.001, 0.1%, 1/1000, 12/3000, a range, a=0.9,b=0.1
-    scores, labelled        files of scores; labelled predictions of a file or a model, for `card` and `evaluate`
-    table_options           options that these share, and the completion of column names
-    terminal                what they print: tables, findings, JSON, the next command
-    predictions_file        predictions as CSV or Parquet
+    scores                  files of scores; labelled predictions of a file or a model, for `card` and `evaluate`
+    tables                  tables that are read and written by chunk, predictions as CSV or Parquet
+    terminal                what they print: tables, findings, JSON, the next command, progress; user errors in one line
     study, dry_run          `rightloss study`: options and execution; the plan of a dry run
     report                  `rightloss report`: tables and report of a study's folder
     lidc                    `rightloss lidc prepare`
-    progress, errors        progress of a job; user errors in one line
 """
 
 from typing import TYPE_CHECKING, Annotated
 
 from .. import __version__
-from .errors import plain_errors
+from .terminal import plain_errors
 
 if TYPE_CHECKING:
     from typer import Typer

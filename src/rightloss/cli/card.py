@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..atomic_files import check_writable
-from .errors import quiet_exit, require
-from .labelled import Asked, Labelled, is_model, labelled_by_model, labelled_scores
-from .population import parse_population, population_source, population_text
-from .scores import mix_of
-from .table_options import (
+from .commands import (
     Encoding,
     From,
     Group,
@@ -30,10 +26,12 @@ from .table_options import (
     column_option,
     option,
 )
-from .terminal import print_json, print_sentences, warnings_on_stderr
+from .population import parse_population, population_source, population_text
+from .scores import Asked, Labelled, is_model, labelled_by_model, labelled_scores, mix_of
+from .terminal import print_json, print_sentences, quiet_exit, require, warnings_on_stderr
 
 if TYPE_CHECKING:
-    from ..study.pooled_predictions import Cell
+    from ..study.results import Cell
     from ..tabular import TableModel
 
 _YES = {"1", "1.0", "yes", "y", "true", "t", "positive", "pos", "+", "case"}  # a class that its column names
@@ -197,7 +195,7 @@ def _of_study(folder: Path, asked: Asked, cell: list[str]) -> tuple[Labelled, di
 
     from ..prevalence import Prevalence
     from ..study import read_one_file, read_study
-    from ..study.pooled_predictions import cells
+    from ..study.results import cells
 
     if asked.by or asked.target or asked.score or asked.group or asked.from_ is not None:
         raise ValueError(f"Expected no columns with the study {folder}, but got some: its labels and patients are its own.")

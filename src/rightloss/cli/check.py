@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import terminal
-from .errors import leave, quiet_exit
+from .commands import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
 from .population import parse_population, population_text
-from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
-from .terminal import percent
+from .terminal import leave, percent, quiet_exit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .errors import quiet_exit
-from .labelled import Asked, Labelled, labelled_by_model, labelled_scores
-from .parts import engine_of
-from .population import population_words
-from .predict import check_threshold
-from .table_options import (
+from .commands import (
     Address,
     Encoding,
     Engine,
@@ -28,7 +23,11 @@ from .table_options import (
     Threshold,
     argument,
 )
-from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
+from .population import population_words
+from .predict import check_threshold
+from .scores import Asked, Labelled, labelled_by_model, labelled_scores
+from .tables import engine_of
+from .terminal import number, print_json, print_sentences, print_table, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     from ..metrics import Evaluation, Figure

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import quiet_exit, require
+from .commands import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, option, population_option
 from .population import parse_population, population_text, population_words
-from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, option, population_option
-from .terminal import number, percent
+from .terminal import number, percent, progress, quiet_exit, require
 
 if TYPE_CHECKING:
     from ..tabular import TableModel

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import leave
-from .progress import progress
+from .terminal import leave, progress
 
 lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True, add_completion=False)
 

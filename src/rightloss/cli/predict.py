@@ -9,11 +9,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .errors import quiet_exit
-from .parts import engine_of, open_for, used
-from .population import parse_population, population_text, population_words
-from .predictions_file import PREDICTED, check_output, in_order, kept_columns, warn_of_apostrophes, write_table, writes_text
-from .table_options import (
+from .commands import (
     Address,
     Data,
     Encoding,
@@ -27,7 +23,20 @@ from .table_options import (
     Threshold,
     option,
 )
-from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
+from .population import parse_population, population_text, population_words
+from .tables import (
+    PREDICTED,
+    check_output,
+    engine_of,
+    in_order,
+    kept_columns,
+    open_for,
+    used,
+    warn_of_apostrophes,
+    write_table,
+    writes_text,
+)
+from .terminal import command_line, print_json, print_next, print_sentences, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .errors import quiet_exit
-from .parts import Each, engine_of, open_for, over_chunks, used
+from .commands import Address, Data, Encoding, Engine, Json, ModelFolder, option
 from .population import population_text
-from .table_options import Address, Data, Encoding, Engine, Json, ModelFolder, option
-from .terminal import number, percent
+from .tables import Each, engine_of, open_for, over_chunks, used
+from .terminal import number, percent, quiet_exit
 
 if TYPE_CHECKING:
     from pathlib import Path

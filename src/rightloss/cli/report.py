@@ -14,8 +14,8 @@ import typer
 from ..atomic_files import write_whole
 from ..study.config import StudyConfig
 from ..study.results import StudyResults, data_path, read_config, read_study, write_config
-from .errors import require
-from .table_options import argument
+from .commands import argument
+from .terminal import require
 
 if TYPE_CHECKING:
     from ..study.summary import Summary

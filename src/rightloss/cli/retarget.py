@@ -12,12 +12,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .errors import quiet_exit
-from .labelled import positive_last
-from .population import parse_mix, parse_population, parse_rates
-from .predictions_file import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table, writes_text
-from .scores import ScoreFile, certain, mix_of, two_classes
-from .table_options import (
+from .commands import (
     Encoding,
     Json,
     Keep,
@@ -30,7 +25,10 @@ from .table_options import (
     from_option,
     population_option,
 )
-from .terminal import number, print_json, print_sentences, warnings_on_stderr
+from .population import parse_mix, parse_population, parse_rates
+from .scores import ScoreFile, certain, mix_of, positive_last, two_classes
+from .tables import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table, writes_text
+from .terminal import number, print_json, print_sentences, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np

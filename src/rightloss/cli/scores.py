@@ -1,18 +1,19 @@
-"""Scores of any model in a file: risks, p_… columns of `rightloss predict`, several models or findings.
+"""Scores of any model in a file (risks, p_… columns of `rightloss predict`, models, findings), and labelled predictions.
 
-Stage: path, names of columns, scale → `ScoreFile` → log-probabilities, chunk by chunk, and back on the scale of the file.
+Stage: path, names of columns, scale → `ScoreFile` → log-probabilities, chunk by chunk, and back on the scale of the file; with
+labels, or of a model for a labelled table → `Labelled`: what `metrics.evaluate` and `metrics.card` take.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .parts import Each
-from .predictions_file import as_predicted, open_predictions, probability_columns
+from .population import parse_mix, parse_population, parse_rates
+from .tables import Each, as_predicted, open_for, open_predictions, over_chunks, probability_columns, used
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,7 +216,294 @@ def mix_of(classes: Sequence[Any], mix: Any, option: str = "population") -> Prev
     """Return frequencies of classes, the positive one last, as they are typed for an option, as a `Prevalence`."""
     import numpy as np
 
-    from ..tabular.labels import Labels, population_of
+    from ..tabular.columns import Labels, population_of
 
     labels = Labels(list(classes), np.empty(0, dtype=np.int64), classes[1] if len(classes) == 2 else None, False)
     return population_of(mix, labels, np.full(len(classes), 1 / len(classes)), option)
+
+
+class Asked(NamedTuple):
+    """The options that say what to read, as they are typed; `target` has several names for several findings."""
+
+    target: Sequence[str] = ()
+    positive: str | None = None
+    population: str | None = None
+    score: Sequence[str] = ()
+    scale: str = "probability"
+    from_: str | None = None
+    group: str | None = None
+    by: Sequence[str] = ()
+    encoding: str | None = None
+
+
+class Labelled(NamedTuple):
+    """Labelled predictions.
+
+    Attributes:
+        predictions: log-probabilities `(n, k)`; several models' by name; or of findings, that each is present `(n, L)`.
+        target: class numbers `(n,)`; of findings 0, 1, or NaN where it was not read `(n, L)`.
+        prevalence: π, with its uncertainty; of findings by name.
+        from_: the mix at which the predictions hold; None for π.
+        classes: the labels, of two the positive one last; or the findings.
+        groups: the number of each row's group; None without a group column.
+        by: the subgroup of each row, by column.
+    """
+
+    predictions: Any
+    target: np.ndarray
+    prevalence: Any
+    from_: Any
+    classes: Sequence[Any]
+    groups: np.ndarray | None
+    by: dict[str, np.ndarray]
+
+    def each(self) -> Iterator[tuple[str, Labelled]]:
+        """Yield each model or finding by itself, with its name, at π; "" if there is just one."""
+        import numpy as np
+
+        from ..predictive import retarget
+
+        if self.target.ndim == 1:
+            models = self.predictions if isinstance(self.predictions, Mapping) else {"": self.predictions}
+            for name, table in models.items():
+                moved = table if self.from_ is None else retarget(table, self.from_, self.prevalence)
+                yield name, self._replace(predictions=moved)
+            return
+        for number, name in enumerate(self.classes):
+            read = ~np.isnan(self.target[:, number])
+            one = self._replace(
+                predictions=two_classes(self.predictions[read, number]),
+                target=self.target[read, number].astype(np.int64),
+                prevalence=self.prevalence[name],
+                from_=None if self.from_ is None else self.from_[name],
+                classes=("absent", "present"),
+                groups=None if self.groups is None else self.groups[read],
+            )
+            yield name, next(one.each())[1]
+
+
+class Cells(NamedTuple):
+    """A column over all chunks: the number of each row's cell among the distinct ones, −1 for an empty one."""
+
+    codes: np.ndarray
+    numbers: dict[Any, int]
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a path is the folder of a model."""
+    return (path / "model.json").is_file()
+
+
+def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Labelled:
+    """Predict a labelled table at the population."""
+    from ..tabular import load_model
+
+    if asked.score or asked.from_ is not None or len(asked.target) > 1:
+        raise ValueError("Expected no --score, no --from and one --target with a model: it predicts at --population itself.")
+    mix = None if asked.population is None else parse_population(asked.population)
+    model = load_model(folder)
+    target = asked.target[0] if asked.target else model.target
+    table = open_for(model, data, asked.encoding, each)
+    names = _cell_columns(data, table.columns, [target], asked)
+
+    def rows(frame: pd.DataFrame, start: int) -> Any:
+        return model.predict_log_proba(frame, mix, warn=False), {name: _factorised(frame[name]) for name in names}
+
+    chunks = over_chunks(each, table, {*names, *(spec.name for spec in used(model))}, rows, used(model))
+    log_probs, cells = _collected(chunks, table.rows, names)
+    codes = _class_codes(cells[target], target, model.classes_)
+    prevalence = model.population if mix is None else model.prevalence_of(mix)
+    columns = _groups_and_subgroups(cells, asked)
+    return _with_labels(Labelled(log_probs, codes, prevalence, None, model.classes_, *columns), target)
+
+
+def labelled_scores(path: Path, asked: Asked, each: Each = map) -> Labelled:
+    """Read the scores and labels of a file: of classes, of a class by one model or several, or of findings."""
+    if is_model(path):
+        raise ValueError("Expected a labelled table after the model's folder, but got none: name it, or a file of scores.")
+    if not asked.target or asked.population is None:
+        raise ValueError("Expected --target and --population with a file of scores, but got none: add them.")
+    findings = len(asked.target) > 1
+    population = parse_rates(asked.population) if findings else parse_population(asked.population)
+    from_ = None if asked.from_ is None else parse_mix(asked.from_, rates=findings)
+    file = ScoreFile.open(path, asked.score, asked.target, asked.scale, asked.encoding, each)
+    if findings and len(file.columns) != len(asked.target):
+        raise ValueError(
+            f"Expected a --score for each of the {len(asked.target)} findings, --target, but got {len(file.columns)}: name "
+            "them in the same order. Several models of one condition have one --target."
+        )
+    if file.classes is not None:
+        file = positive_last(file, asked.positive)
+    names = _cell_columns(path, list(file.names), asked.target, asked)
+
+    def rows(frame: pd.DataFrame, start: int) -> Any:
+        plain = file.plain(frame, names)
+        return file.log_probs(frame, start), {name: _factorised(plain[name]) for name in names}
+
+    columns = [file.names[name] for name in [*file.columns, *names]]
+    log_probs, cells = _collected(over_chunks(each, file.table, columns, rows), file.table.rows, names)
+    file.warn_of(log_probs)
+    found = _of_findings if findings else _of_classes
+    return found(file, log_probs, cells, population, from_, asked)
+
+
+def _of_classes(
+    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
+) -> Labelled:
+    """Return labelled predictions of classes; without columns of classes, of those in the target column."""
+    (target,) = asked.target
+    predictions: Any = log_probs
+    classes: Sequence[Any]
+    if file.classes is None:
+        classes, codes = _two_classes(cells[target], target, file, asked.positive)
+        tables = dict(zip(file.columns, map(two_classes, log_probs.T), strict=True))
+        predictions = tables if len(tables) > 1 else tables[file.columns[0]]
+    else:
+        classes, codes = file.classes, _class_codes(cells[target], target, file.classes)
+    start = None if from_ is None else mix_of(classes, from_, "from_").population
+    at, columns = mix_of(classes, population), _groups_and_subgroups(cells, asked)
+    return _with_labels(Labelled(predictions, codes, at, start, classes, *columns), target)
+
+
+def _of_findings(
+    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
+) -> Labelled:
+    import numpy as np
+
+    from ..prevalence import Prevalence
+    from ..prevalence.multilabel import by_finding
+
+    names = list(asked.target)
+
+    def by_name(rates: Any, option: str) -> dict[str, Any]:
+        given = rates if isinstance(rates, Mapping) else dict.fromkeys(names, rates)
+        return dict(zip(names, by_finding(given, option, names), strict=True))
+
+    codes = np.stack([_two_classes(cells[name], name, file, asked.positive)[1] for name in names], 1)
+    target = np.where(codes < 0, np.nan, codes)
+    prevalence = Prevalence.multilabel(by_name(population, "population"))
+    start = None if from_ is None else by_name(from_, "from_")
+    return Labelled(log_probs, target, prevalence, start, names, *_groups_and_subgroups(cells, asked))
+
+
+def _with_labels(found: Labelled, target: str) -> Labelled:
+    """Return the rows that have a label; warn of others."""
+    has = found.target >= 0
+    if not has.any():
+        raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
+    if has.all():
+        return found
+    warnings.warn(f"column {target!r}: {int((~has).sum()):,} rows have no label and are left out", UserWarning, stacklevel=2)
+    tables = found.predictions
+    return found._replace(
+        predictions={name: each[has] for name, each in tables.items()} if isinstance(tables, Mapping) else tables[has],
+        target=found.target[has],
+        groups=None if found.groups is None else found.groups[has],
+        by={name: each[has] for name, each in found.by.items()},
+    )
+
+
+def _cell_columns(path: Path, known: Sequence[str], targets: Sequence[str], asked: Asked) -> list[str]:
+    """Return the columns of labels, groups and subgroups, which the table must have."""
+    group = [] if asked.group is None else [asked.group]
+    require_columns(path, known, {"--target": targets, "--group": group, "--by": asked.by})
+    return list(dict.fromkeys([*targets, *group, *asked.by]))
+
+
+def _factorised(series: pd.Series) -> tuple[np.ndarray, Any]:
+    import pandas as pd
+
+    from ..tabular.columns import hashable
+
+    return pd.factorize(hashable(series).astype(object))
+
+
+def _collected(chunks: Iterable[Any], rows: int, names: Sequence[str]) -> tuple[np.ndarray, dict[str, Cells]]:
+    """Return the predictions of all chunks, and the cells of the other columns."""
+    import numpy as np
+
+    cells = {name: Cells(np.full(rows, -1, dtype=np.int32), {}) for name in names}
+    log_probs, start = np.empty(0), 0
+    for table, found in chunks:
+        log_probs = log_probs if start else np.empty((rows, table.shape[1]))
+        place = slice(start, start + len(table))
+        log_probs[place], start = table, place.stop
+        for name, (codes, own) in found.items():
+            known = [cells[name].numbers.setdefault(cell, len(cells[name].numbers)) for cell in own]
+            cells[name].codes[place] = np.array([*known, -1])[codes]
+    return log_probs, cells
+
+
+def _class_codes(cells: Cells, target: str, classes: Sequence[Any]) -> np.ndarray:
+    """Return the class number of each row; raise a ValueError for a label that is no class."""
+    import pandas as pd
+
+    from ..tabular.columns import class_numbers
+
+    return _of_rows(cells, class_numbers(pd.Series([*cells.numbers], dtype=object, name=target), classes))
+
+
+def _of_rows(cells: Cells, numbers: np.ndarray) -> np.ndarray:
+    """Return the number of each row, from those of the distinct cells; −1 for an empty cell."""
+    import numpy as np
+
+    return np.append(np.asarray(numbers, dtype=np.int64), -1)[cells.codes]
+
+
+def _groups_and_subgroups(cells: Mapping[str, Cells], asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Return the number of each row's group, one of its own without a cell, and the subgroups: text, or numbers."""
+    import numpy as np
+
+    from ..tabular.columns import text_of
+
+    groups, by = None, {}
+    if asked.group is not None:
+        groups = cells[asked.group].codes.astype(np.int64)
+        groups[groups < 0] = len(cells[asked.group].numbers) + np.arange((groups < 0).sum())
+    for name in asked.by:
+        kinds = list(cells[name].numbers)
+        if all(isinstance(each, int | float) and not isinstance(each, bool) for each in kinds):
+            by[name] = np.array([*kinds, np.nan], dtype=np.float64)[cells[name].codes]
+        else:
+            by[name] = np.array([*map(text_of, kinds), "missing"], dtype=object)[cells[name].codes]
+    return groups, by
+
+
+def positive_last(file: ScoreFile, positive: str | None) -> ScoreFile:
+    """Return a file of two classes with the positive one last."""
+    from ..sklearn.population import likely_positive
+    from ..tabular.columns import matching_label
+
+    classes: list[Any] = list(file.classes or ())
+    second = likely_positive(classes) if positive is None else matching_label(positive, classes, "positive")
+    if len(classes) != 2:
+        return file
+    _require_positive(second, classes)
+    last = sorted(range(2), key=lambda number: classes[number] == second)
+    return replace(file, columns=[file.columns[number] for number in last], classes=[classes[number] for number in last])
+
+
+def _two_classes(cells: Cells, target: str, file: ScoreFile, positive: str | None) -> tuple[list[Any], np.ndarray]:
+    """Return the two classes of a target column, the positive one last, and the class number of each row."""
+    import pandas as pd
+
+    from ..tabular.columns import labels_of
+
+    labels = labels_of(pd.Series([*cells.numbers], dtype=object, name=target), positive)
+    if len(labels.classes) != 2:
+        shown = ", ".join(map(repr, labels.classes[:10])) or "no label"
+        raise ValueError(
+            f"Expected two classes in column {target!r} of {file.path}, but got {len(labels.classes)}: {shown}. Figures "
+            "need rows of both; for more than two classes name the columns of their probabilities p_…, after the classes."
+        )
+    _require_positive(None if labels.guessed else labels.positive, labels.classes)
+    return list(labels.classes), _of_rows(cells, labels.codes)
+
+
+def _require_positive(positive: Any, classes: Sequence[Any]) -> None:
+    if positive is None:
+        first, second = classes
+        raise ValueError(
+            f"Expected the class that scores and --population are of, as the labels do not tell, but got {first!r} and "
+            f"{second!r}: add --positive {first} or --positive {second}."
+        )

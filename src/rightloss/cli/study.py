@@ -18,10 +18,9 @@ from typer.core import TyperCommand
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work, processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
-from .errors import require
-from .parts import check_engine
-from .progress import progress
-from .table_options import argument, option
+from .commands import argument, option
+from .tables import check_engine
+from .terminal import progress, require
 
 TOY = "toy"
 NAMES = (TOY, *PRESETS)

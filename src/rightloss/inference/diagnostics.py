@@ -21,9 +21,9 @@ from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
 from ..tensors import in_mode, tensor_of
 from .distributions import Particles
-from .joint_model import JointModel
 from .minibatches import Pair
 from .posterior import Posterior
+from .prediction import JointModel
 from .target import LogPosterior
 from .weight_sets import evaluate_many, vmaps
 

@@ -22,6 +22,7 @@ from .distributions import Layout, Particles
 from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, unsaved_buffers, untrained_state
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
+from .prediction import check_given
 from .priors import Params
 from .target import LogPosterior, inference_method
 from .weight_sets import evaluate_many, marginal_of_sets, vmaps
@@ -164,14 +165,7 @@ def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batc
 def _start(target: LogPosterior, initial: Callable[[int], Params] | None, member: int) -> dict[str, Tensor]:
     own = target.parameters()
     given = _redrawn(target) if initial is None else initial(member)
-    if not isinstance(given, Mapping):
-        raise ValueError(f"Expected `initial` to give weights by name, but got {type(given).__name__}: a dictionary.")
-    for name, value in given.items():
-        if name not in own or value.shape != own[name].shape:
-            wanted = f"of shape {tuple(own[name].shape)}" if name in own else f"among {list(own)[:10]}"
-            raise ValueError(
-                f"Expected `initial` to give weights {wanted}, but got {name!r} of {tuple(value.shape)}: check `initial`."
-            )
+    check_given(given, own, "initial")
     return {**own, **{name: value.detach().to(own[name], copy=True) for name, value in given.items()}}
 
 

@@ -22,10 +22,10 @@ from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
-from .joint_model import JointModel
 from .map import Search, most_probable, one_draw
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
+from .prediction import JointModel, check_given
 from .priors import Params
 from .target import LIKELIHOOD, LogPosterior, inference_method
 
@@ -238,12 +238,7 @@ class _Expander:
                 "mode=posterior.module().state_dict() if their mean is a mode."
             )
         given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
-        for name, value in given.items():
-            if name not in own or own[name].shape != value.shape:
-                raise ValueError(
-                    f"Expected a mode of this target's model, but `{name}` of shape {tuple(value.shape)} is not in it: "
-                    "use the model that the mode was found with."
-                )
+        check_given(given, own, "mode")
         return {name: value.detach().to(self.device, copy=True) for name, value in {**own, **given}.items()}
 
 

@@ -18,11 +18,10 @@ from ..arrays import checked_int
 from ..marginals import BatchMarginal, PoolMarginal, RunningMarginal
 from ..tensors import in_mode, own_random
 from .distributions import Layout, Particles, check_finite
-from .joint_model import JointModel
-from .minibatches import Data, Device, Minibatches
+from .minibatches import Data, Device, Minibatches, steps_of
 from .posterior import Posterior, posterior_of
-from .priors import Params
-from .steps import positive_number, steps_of
+from .prediction import JointModel
+from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior

@@ -1,4 +1,4 @@
-"""An endless stream of minibatches from data in any form.
+"""An endless stream of minibatches from data in any form; and the steps that take them, with a progress bar.
 
 Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with some
 of the unlabelled rows as a third part, if these are in minibatches as well.
@@ -6,8 +6,9 @@ of the unlabelled rows as a third part, if these are in minibatches as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
 from ..arrays import checked_int
+from ..extras import install
+from ..losses import InformationGainLoss, LogitAdjustedLoss
+from ..losses.functional import check_unlabelled, usable
+from ..losses.streams import PopulationRows, check_stream_marginal, check_takes_unlabelled, check_unlabelled_weight
+from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from ..tensors import as_input, ordinary, tensor_of
 
@@ -43,10 +49,6 @@ class UnlabelledRows:
     def mass(self, num_data: int) -> float:
         """Return λ, their weight relative to N labelled examples."""
         return len(self.x) / num_data if self.weight is None else self.weight
-
-    def map(self, move: Callable[[Tensor], Tensor]) -> UnlabelledRows:
-        """Return the same rows with `move(x)`, on another device or in another dtype."""
-        return replace(self, x=move(self.x))
 
 
 class Minibatches:
@@ -331,3 +333,100 @@ def _length(loader: Any) -> int | None:
 
 def _count(data: object) -> str:
     return f"{len(data)} parts" if isinstance(data, tuple | list) else "no parts"
+
+
+def checked_rows(
+    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
+) -> tuple[Pool | None, UnlabelledRows | None]:
+    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
+
+    Args:
+        pool: the argument of `log_posterior`, like the following ones.
+        unlabelled: x.
+        weight: λ.
+        batch_size: of the unlabelled rows.
+        criterion: the loss.
+        model: for which arrays become tensors.
+        marginal: as given.
+    """
+    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
+    if rows is None:
+        found = None if pool is None else _checked_pool(pool, criterion, model)
+        if found is None or found[1] is not None:
+            usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
+        return found, None
+    if pool is not None:
+        raise ValueError(
+            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
+            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
+        )
+    if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
+        check_stream_marginal(marginal)
+        return None, rows
+    if marginal is not None or rows.batch_size is not None:
+        name = "unlabelled_batch_size" if marginal is None else "marginal"
+        raise ValueError(
+            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
+            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
+        )
+    return (rows.x, None), None
+
+
+def _checked_unlabelled(
+    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
+) -> UnlabelledRows | None:
+    """Return the rows; None if there are none with a positive weight."""
+    check_unlabelled_weight(weight)
+    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
+    if unlabelled is None:
+        return None
+    check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
+    x = _as_tensor(unlabelled, model, "unlabelled")
+    if x.ndim < 1:
+        raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
+    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
+    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
+
+
+def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
+    if not isinstance(criterion.prevalence, Prevalence):
+        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
+    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
+    x = _as_tensor(x, model, "pool")
+    if y is None:
+        check_unlabelled(criterion.terms(torch.empty(0)))
+        return x, None
+    y = ordinary(tensor_of(y, "target")).to(x.device)
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
+    check_mix(y, criterion.prevalence)
+    return x, y
+
+
+def _as_tensor(x: Any, model: nn.Module, name: str) -> Tensor:
+    result: Tensor = ordinary(tensor_of(as_input(x, model, torch.empty(0)), name))
+    return result
+
+
+def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
+    """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
+
+    Without `rich` there is no bar; if one was requested, an ImportError is raised.
+    """
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield from range(total)
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        if progress:
+            raise ImportError(f"A progress bar needs rich: progress=False, or {install('bayes')}.") from error
+        yield from range(total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
+        task = bar.add_task(label, total=total)
+        for step in range(total):
+            yield step
+            bar.advance(task)

@@ -24,10 +24,10 @@ from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
-from .minibatches import Data, Device, Minibatches, Pair
+from .map import on_device, untrained_state
+from .minibatches import Data, Device, Minibatches, Pair, steps_of
 from .posterior import Posterior, posterior_of
-from .priors import Params
-from .steps import positive_number, steps_of
+from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
 
 LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data
@@ -152,10 +152,11 @@ def _record(particles: Particles, runs: list[_Chain]) -> dict[str, Any]:
 
 def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     """Return w → −log p(w|X,Y) + const., in double precision, except for the model's own computation."""
-    exact = _exact(target, batch[0].device)
+    # p(y|w) over the target's own pool, or else over the batch, which is all data
+    exact = target.on(batch[0].device) if target.marginal is None else target.with_marginal(BatchMarginal())
     own = target.parameters()
     # constant tensors are included, so that they are on the device of the data
-    still = {name: value.to(batch[0].device) for name, value in _still(target).items()}
+    still = on_device({**untrained_state(target), **target.buffers()}, batch[0].device)
 
     def weights(vector: Tensor) -> dict[str, Tensor]:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}
@@ -168,18 +169,6 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
         return -size * flat(params, batch)[0].double() - exact.log_prior(params).double()
 
     return potential
-
-
-def _still(target: LogPosterior) -> dict[str, Tensor]:
-    frozen = {name: value.detach().clone() for name, value in target.model.named_parameters() if not value.requires_grad}
-    return {**frozen, **target.buffers()}
-
-
-def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
-    """Return the target with p(y|w) over its own pool, or else over each batch, which is all data here."""
-    if target.marginal is not None:
-        return target.with_marginal(BatchMarginal())
-    return target.on(device)
 
 
 def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:

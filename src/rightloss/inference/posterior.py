@@ -26,8 +26,7 @@ from ..prevalence import ContinuousPrevalence, Prevalence, log_mix, without_esti
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from ..tensors import as_input, first_float, ordinary, own_stream, tensor_of
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
-from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
-from .prediction import Prediction, averaged
+from .prediction import AveragedModel, JointModel, LinearisedModel, Prediction, Runner, averaged, check_weights
 from .target import LogPosterior, output_shift
 
 _DRAWS = 100  # if the distribution has no number of draws

@@ -20,13 +20,12 @@ from torch import Tensor
 from ..arrays import checked_choice
 from ..tensors import in_mode
 from .distributions import DiagonalGaussian, Distribution
-from .joint_model import JointModel
 from .laplace import laplace_from
 from .map import Search, reset_marginal
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior
-from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import positive_number
+from .prediction import JointModel
+from .priors import LIKELIHOOD, Params, Prior, layer_prior, positive_number
 from .target import LogPosterior, inference_method
 from .vi import variational
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -121,8 +122,8 @@ def horseshoe_prior(
         >>> [round(float(log_prior({"weight": torch.tensor([w])})), 2) for w in (0.01, 1.0)]
         [1.79, -3.8]
     """
-    tau, centres = _checked_scale(scale), _centres(centre)
-    held = None if slab is None else gaussian_prior(_checked_scale(slab), centre)
+    tau, centres = positive_number(scale, "scale"), _centres(centre)
+    held = None if slab is None else gaussian_prior(positive_number(slab, "slab"), centre)
 
     def log_prior(params: Params) -> Tensor:
         terms = []
@@ -154,13 +155,16 @@ def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
 
 
 def _checked_scales(scale: float | Mapping[str, float]) -> float | dict[str, float]:
-    return {name: _checked_scale(each) for name, each in scale.items()} if isinstance(scale, Mapping) else _checked_scale(scale)
+    if isinstance(scale, Mapping):
+        return {name: positive_number(each, "scale") for name, each in scale.items()}
+    return positive_number(scale, "scale")
 
 
-def _checked_scale(scale: object) -> float:
-    if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < float(scale) < math.inf:
-        raise ValueError(f"Expected a prior's scale to be positive and finite, but got {scale!r}: 1.0 is a start.")
-    return float(scale)
+def positive_number(value: Any, name: str) -> float:
+    """Return `value` as a float, or raise a ValueError if it is not a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise ValueError(f"Expected `{name}` to be positive and finite, but got {value!r}: choose a number above 0.")
+    return float(value)
 
 
 def _scale_of(scales: float | dict[str, float], name: str) -> float:

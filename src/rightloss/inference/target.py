@@ -5,11 +5,10 @@ Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, the in
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import wraps
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -23,26 +22,16 @@ from ..arrays import checked_int
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.batch import LabelledBatch, Labels, checked_batch
-from ..losses.functional import check_unlabelled, gain_loss, log_sum_of, measure_of, usable
+from ..losses.functional import gain_loss, log_sum_of, measure_of
 from ..losses.gain import PriorTerms, at_reference, gain_of_rows, information_gain, log_mean_prediction, table_of
-from ..losses.streams import (
-    PopulationRows,
-    check_stream_marginal,
-    check_takes_unlabelled,
-    check_unlabelled_weight,
-    stream_batch,
-    stream_columns,
-    stream_labels,
-    stream_terms,
-    tables_of,
-)
+from ..losses.streams import stream_batch, stream_columns, stream_labels, stream_terms, tables_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, in_transform, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
-from ..tensors import as_input, in_mode, ordinary, tensor_of
+from ..tensors import in_mode, ordinary
 from .exact_mix import exact_gain
-from .joint_model import JointModel
-from .minibatches import UnlabelledRows, check_mix
+from .minibatches import UnlabelledRows, checked_rows
+from .prediction import JointModel, inner
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 
 Arguments = ParamSpec("Arguments")
@@ -172,7 +161,7 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = _checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
     return LogPosterior(model, criterion, prior, num_data, pool, rows, exact=exact)
 
 
@@ -192,9 +181,6 @@ class LogPosterior:
         unlabelled: unlabelled rows, one more stream of the likelihood.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
-        prevalence: π, ρ and κ.
-        likelihood: outputs → table.
-        gains: whether the likelihood is the information gain, and not another loss.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -214,31 +200,46 @@ class LogPosterior:
     unlabelled: UnlabelledRows | None = None
     intercept: str | None = None
     exact: bool = False
-    prevalence: Prevalence | ContinuousPrevalence = field(init=False, repr=False)
-    likelihood: Likelihood = field(init=False, repr=False)
-    gains: bool = field(init=False, repr=False)
-    _joint: _Joint = field(init=False, repr=False)
-    _names: frozenset[str] = field(init=False, repr=False)
-    _known: frozenset[str] = field(init=False, repr=False)
-    _inference: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prevalence", self.criterion.prevalence)
-        object.__setattr__(self, "likelihood", self.criterion.likelihood)
-        object.__setattr__(self, "gains", isinstance(self.criterion, InformationGainLoss))
-        object.__setattr__(self, "_joint", _Joint(self.model, self.criterion.likelihood))
-        object.__setattr__(self, "_names", frozenset(_trainable(self.model, self.criterion)))
-        object.__setattr__(self, "_known", frozenset(name for name, _ in _all_named(self._joint)))
-        made = (name for name, value in _all_named(self._joint) if value.is_inference())
-        object.__setattr__(self, "_inference", frozenset(made))
         if self.unlabelled is not None and self.marginal is not None:
             assert isinstance(self.prevalence, Prevalence)
             self.marginal.prepare(int((self.prevalence.sampling > 0).sum()) + 1)
 
     @property
+    def prevalence(self) -> Prevalence | ContinuousPrevalence:
+        """π, ρ and κ."""
+        found: Prevalence | ContinuousPrevalence = self.criterion.prevalence
+        return found
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Outputs → table."""
+        found: Likelihood = self.criterion.likelihood
+        return found
+
+    @property
+    def gains(self) -> bool:
+        """Whether the likelihood is the information gain, and not another loss."""
+        return isinstance(self.criterion, InformationGainLoss)
+
+    @property
     def marginal(self) -> Marginal | None:
         """The estimator of q; None for other losses, if p(y|w) is exact over a pool, and if π is known exactly."""
         return self.criterion.marginal if self.gains and self.pool is None and not self.exact else None
+
+    @cached_property
+    def _joint(self) -> _Joint:
+        return _Joint(self.model, self.likelihood)
+
+    @cached_property
+    def _trained(self) -> frozenset[str]:
+        return frozenset(_trainable(self.model, self.criterion))
+
+    @cached_property
+    def _names(self) -> dict[str, bool]:
+        """The names of all weights and buffers in `_joint`; True for tensors made under `torch.inference_mode()`."""
+        return {name: value.is_inference() for name, value in _all_named(self._joint)}
 
     @property
     def unlabelled_mass(self) -> float:
@@ -263,15 +264,15 @@ class LogPosterior:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         uncertain = isinstance(self.prevalence, Prevalence) and self.prevalence.is_uncertain
         intercept = _output_bias(self, few()) if uncertain and few is not None else None
-        return self._with(num_data=num_data, intercept=intercept)
+        return replace(self, num_data=num_data, intercept=intercept)
 
     def with_rows(self, move: Callable[[Tensor], Tensor]) -> LogPosterior:
         """Return a copy with `move(x)`, on another device or in another dtype, of the pool and of the unlabelled rows."""
-        pool, unlabelled = self.pool, None if self.unlabelled is None else self.unlabelled.map(move)
+        pool, unlabelled = self.pool, self.unlabelled
         if pool is not None:
             x, y = move(pool[0]), pool[1]
             pool = x, None if y is None else y.to(x.device)
-        return self._with(pool=pool, unlabelled=unlabelled)
+        return replace(self, pool=pool, unlabelled=None if unlabelled is None else replace(unlabelled, x=move(unlabelled.x)))
 
     def on(self, device: str | torch.device | None) -> LogPosterior:
         """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
@@ -281,13 +282,6 @@ class LogPosterior:
         """Return a copy with another marginal."""
         options = self.prevalence, self.likelihood, marginal, self.criterion.reference
         return replace(self, criterion=InformationGainLoss(*options, nonfinite="nan"))
-
-    def _with(self, **changes: Any) -> LogPosterior:
-        """Return a copy with other values of attributes that nothing else is made of."""
-        new = copy.copy(self)
-        for name, value in changes.items():
-            object.__setattr__(new, name, value)
-        return new
 
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
@@ -314,17 +308,15 @@ class LogPosterior:
 
     def log_prior(self, params: Params) -> Tensor:
         """Return log p(w), without buffers in `params`."""
-        return self.prior({name: value for name, value in params.items() if name in self._names})
+        return self.prior({name: value for name, value in params.items() if name in self._trained})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """Return the model's outputs for x with these weights."""
-        result: Tensor = self.at(params, lambda: self.model(x))
-        return result
+        return self.at(params, lambda: self.model(x))
 
     def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
         """Return log p(y|x,w) at the population's mix, a row for each label; dense outputs have one for each cell."""
-        result: Tensor = self.at(params, lambda: table_of(self.model(x), self.likelihood, support))
-        return result
+        return self.at(params, lambda: table_of(self.model(x), self.likelihood, support))
 
     def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
         """Return the exact log p(k|w) of the classes over `data`, at the mix r, with gradients.
@@ -341,24 +333,24 @@ class LogPosterior:
             outputs = self.model(x)
             return log_sum_of(outputs, y, self.class_terms(outputs), self.prevalence, self.likelihood)
 
-        result: Tensor = self.at(params, lambda: log_mean([one(*part) for part in parts]))
-        return result
+        return self.at(params, lambda: log_mean([one(*part) for part in parts]))
 
-    def at(self, params: Params, call: Callable[[], Any]) -> Any:
+    def at(self, params: Params, call: Callable[[], Result]) -> Result:
         """Return `call()` with these weights in the model and the likelihood; other weights keep their values.
 
         A model in training mode updates copies of the buffers that are not given.
         """
-        named = {name if name.startswith(LIKELIHOOD) else f"model.{name}": value for name, value in params.items()}
-        if not named.keys() <= self._known:
-            unknown = [name.removeprefix("model.") for name in named.keys() - self._known]
+        named = inner(params)
+        if not named.keys() <= self._names.keys():
+            unknown = [name.removeprefix("model.") for name in named.keys() - self._names.keys()]
             raise ValueError(f"Expected weights by the model's names, but it has no {sorted(unknown)[:5]}: see `parameters()`.")
         buffers = dict(self.model.named_buffers())
         training = bool(buffers) and any(part.training for part in self.model.modules())
         apart = {f"model.{name}": value.clone() for name, value in buffers.items()} if training else {}
-        if self._inference:  # tensors made under `torch.inference_mode()`, which autograd cannot use
-            apart |= {name: value.clone() for name, value in _all_named(self._joint) if name in self._inference}
-        return functional_call(self._joint, apart | named, (call,))
+        if any(self._names.values()):  # tensors made under `torch.inference_mode()`, which autograd cannot use
+            apart |= {name: value.clone() for name, value in _all_named(self._joint) if self._names[name]}
+        result: Result = functional_call(self._joint, apart | named, (call,))
+        return result
 
     def class_terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms of the classes: r, ρ, κ and offsets."""
@@ -374,31 +366,15 @@ class LogPosterior:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
         return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
-    def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
-
-        It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
-        """
-        if self.unlabelled is None:
-            if others is not None:
-                raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
-            return self.model(x), None
-        others = self.unlabelled.x if others is None else others
-        if x.shape[1:] != others.shape[1:]:
-            return self.model(x), self.model(others)
-        outputs = self.model(torch.cat([x, others]))
-        return outputs[: len(x)], outputs[len(x) :]
-
     def joint_tables(self, params: Params, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return `table` of x and of the unlabelled rows `others`, or all."""
 
         def found() -> tuple[Tensor, Tensor]:
-            outputs, unlabelled = self.joint_outputs(x, others)
+            outputs, unlabelled = self._joint_outputs(x, others)
             assert unlabelled is not None
             return table_of(outputs, self.likelihood), table_of(unlabelled, self.likelihood)
 
-        result: tuple[Tensor, Tensor] = self.at(params, found)
-        return result
+        return self.at(params, found)
 
     def gains_of(
         self, table: Float[Tensor, "*sets n k"], labels: Labels, terms: PriorTerms, log_marginal: LogMarginal | None = None
@@ -455,12 +431,11 @@ class LogPosterior:
         x, y, *others = batch
 
         def found() -> Tensor:
-            outputs, unlabelled = self.joint_outputs(x, *others)
+            outputs, unlabelled = self._joint_outputs(x, *others)
             rows, terms = self._batch(outputs, y, unlabelled)
             return log_mean_prediction(at_reference(rows.outputs, terms.log_offset), rows.labels, terms)
 
-        result: Tensor = self.at(params, found)
-        return result
+        return self.at(params, found)
 
     def _batch(
         self, outputs: Tensor, y: Tensor, others: Tensor | None, group: dist.ProcessGroup | None = None
@@ -472,10 +447,25 @@ class LogPosterior:
         tables = tables_of(batch, others, self.likelihood)
         return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
+    def _joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
+
+        It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
+        """
+        if self.unlabelled is None:
+            if others is not None:
+                raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
+            return self.model(x), None
+        others = self.unlabelled.x if others is None else others
+        if x.shape[1:] != others.shape[1:]:
+            return self.model(x), self.model(others)
+        outputs = self.model(torch.cat([x, others]))
+        return outputs[: len(x)], outputs[len(x) :]
+
     def _log_likelihood(
         self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, unlabelled = self.joint_outputs(x, others)
+        outputs, unlabelled = self._joint_outputs(x, others)
         if self.marginal is not None:
             return self._gain(outputs, y, unlabelled)
         if self.exact:
@@ -616,43 +606,6 @@ def _is_exact(evidence: Any, criterion: Any, **others: Any) -> bool:
     return True
 
 
-def _checked_rows(
-    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
-) -> tuple[Pool | None, UnlabelledRows | None]:
-    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
-
-    Args:
-        pool: the argument of `log_posterior`, like the following ones.
-        unlabelled: x.
-        weight: λ.
-        batch_size: of the unlabelled rows.
-        criterion: the loss.
-        model: for which arrays become tensors.
-        marginal: as given.
-    """
-    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
-    if rows is None:
-        found = None if pool is None else _checked_pool(pool, criterion, model)
-        if found is None or found[1] is not None:
-            usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
-        return found, None
-    if pool is not None:
-        raise ValueError(
-            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
-            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
-        )
-    if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
-        check_stream_marginal(marginal)
-        return None, rows
-    if marginal is not None or rows.batch_size is not None:
-        name = "unlabelled_batch_size" if marginal is None else "marginal"
-        raise ValueError(
-            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
-            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
-        )
-    return (rows.x, None), None
-
-
 def _check_source(marginal: Any, model: nn.Module) -> None:
     """Raise a ValueError if a marginal uses another network than the one with the inferred weights."""
     asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
@@ -663,39 +616,3 @@ def _check_source(marginal: Any, model: nn.Module) -> None:
             f"Expected {type(marginal).__name__} to use the model with the inferred weights, but it uses another one: "
             "make it with this model (or a part of it), not with a copy."
         )
-
-
-def _checked_unlabelled(
-    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
-) -> UnlabelledRows | None:
-    """Return the rows; None if there are none with a positive weight."""
-    check_unlabelled_weight(weight)
-    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
-    if unlabelled is None:
-        return None
-    check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
-    x = _inputs(unlabelled, model, "unlabelled")
-    if x.ndim < 1:
-        raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
-    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
-    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
-
-
-def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
-    if not isinstance(criterion.prevalence, Prevalence):
-        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
-    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
-    x = _inputs(x, model, "pool")
-    if y is None:
-        check_unlabelled(criterion.terms(torch.empty(0)))
-        return x, None
-    y = ordinary(tensor_of(y, "target")).to(x.device)
-    if len(x) != len(y):
-        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
-    check_mix(y, criterion.prevalence)
-    return x, y
-
-
-def _inputs(x: Any, model: nn.Module, name: str) -> Tensor:
-    result: Tensor = ordinary(tensor_of(as_input(x, model, torch.empty(0)), name))
-    return result

@@ -23,7 +23,6 @@ from ..marginals import (
     MinibatchEstimate,
     PoolMarginal,
     RunningMarginal,
-    in_transform,
     running_average,
 )
 from ..marginals.pool import Pool
@@ -224,7 +223,7 @@ class PoolOfSets:
         if self._last is not None and self._last[0] is estimate:  # called again by `update`
             return self._last[1]
         log_q = self._pass(estimate)
-        self._last = None if in_transform() else (estimate, log_q)
+        self._last = estimate, log_q
         return log_q
 
     def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:

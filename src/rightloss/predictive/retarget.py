@@ -5,7 +5,6 @@ Stage: `log_probs` at one mix → `log_probs` at another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingM
         return map_findings(log_probs, names, lambda table, number: retarget(table, starts[number], ends[number]))
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    start, end = (log_mix(one_mix(mix, name), name, num_classes, rows) for mix, name in ((from_, "from_"), (to, "to")))
+    start, end = log_mix(from_, "from_", num_classes, rows), log_mix(to, "to", num_classes, rows)
     return multiply_classes(table, end - start)
 
 
@@ -81,14 +80,6 @@ def refuse_patterns(prevalence: Any, predicted_at: Any) -> None:
             "Expected predictions at the population, but got those of images sampled by their findings together, which rates "
             "cannot correct: train with one of rightloss's losses, or with the weights `prevalence.patterns.of_rows(y)`."
         )
-
-
-def one_mix(mix: Any, name: str) -> Any:
-    """Return the mix of classes that exclude each other, or raise a ValueError for rates by name."""
-    if isinstance(mix, Mapping):
-        remedy = "write a list in the order of the columns; for findings (multi-label) use Prevalence.multilabel"
-        raise ValueError(f"Expected `{name}` to be K frequencies, but got a dict: {remedy}.")
-    return mix
 
 
 def class_table(log_probs: Predictions) -> Array:

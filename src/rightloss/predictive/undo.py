@@ -24,7 +24,7 @@ from ..prevalence import (
     log_mix,
     mix_of_every_class,
 )
-from .retarget import class_table, one_mix
+from .retarget import class_table
 
 
 def undo_sampling(
@@ -114,16 +114,12 @@ def undo_sampling(
         return _undo_findings(log_probs, pos_weight, sampling, population, labels)
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    bags = {0: ("neg_bagging_fraction", neg_bagging_fraction), 1: ("pos_bagging_fraction", pos_bagging_fraction)}
-    bagged = any(value is not None for _, value in bags.values())
-    _check_choice(class_weight, (pos_weight, scale_pos_weight), kept, bagged, sampling, num_classes)
-    copies = _log_weights(kept, "kept", num_classes)
-    for k, (name, fraction) in bags.items():
-        copies[k] += _log_positive(name, fraction)
-        if bagged and copies[k] > 1e-6:
-            raise ValueError(
-                f"Expected `{name}` to be at most 1, but got {fraction!r}: it is the share of a class in each bag."
-            )
+    positive = _given(pos_weight=pos_weight, scale_pos_weight=scale_pos_weight)
+    bags = _given(neg_bagging_fraction=neg_bagging_fraction, pos_bagging_fraction=pos_bagging_fraction)
+    _check_choice(class_weight, positive, kept, bags, sampling, num_classes)
+    log_w = _log_weights(kept, "kept", num_classes)
+    for name, fraction in bags.items():
+        log_w[int(name.startswith("pos"))] = _log_positive(name, fraction, most=1.0)
     data = None
     if labels is not None:
         remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
@@ -132,17 +128,18 @@ def undo_sampling(
         checked_choice(class_weight, "class_weight", ["balanced"], "or write the weights themselves, a number per class")
         log_w = -_required(data, "`labels`, those of the training data", "know the 'balanced' weights")
     else:
-        log_w = copies + _log_weights(class_weight, "class_weight", num_classes)
-    log_w[1] += _log_positive("pos_weight", pos_weight) + _log_positive("scale_pos_weight", scale_pos_weight)
+        log_w += _log_weights(class_weight, "class_weight", num_classes)
+    for name, weight in positive.items():
+        log_w[1] += _log_positive(name, weight)
     back = -log_w
     if sampling is not None:
-        back = back - log_mix(one_mix(sampling, "sampling"), "sampling", num_classes)
+        back = back - log_mix(sampling, "sampling", num_classes)
         if population is None:
             back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
     elif population is not None:
         back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
     if population is not None:
-        back = back + log_mix(one_mix(population, "population"), "population", num_classes, rows)
+        back = back + log_mix(population, "population", num_classes, rows)
     return multiply_classes(table, back)
 
 
@@ -174,6 +171,10 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
     return map_findings(log_probs, names, undone)
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _numbers(pos_weight: Any) -> int:
     return 0 if pos_weight is None else array_of(pos_weight, "pos_weight").size
 
@@ -183,20 +184,20 @@ def _is_two_classes(log_probs: Predictions) -> bool:
     return table.ndim == 2 and table.shape[1] == 2 and bool((np.abs(logsumexp(table)) < 1e-3).all())
 
 
-def _check_choice(class_weight: Any, positive: tuple[Any, Any], kept: Any, bagged: bool, sampling: Any, size: int) -> None:
+def _check_choice(class_weight: Any, positive: Any, kept: Any, bags: Any, sampling: Any, size: int) -> None:
     """Raise a ValueError for arguments that say too little, or contradict each other."""
-    weights = sum(each is not None for each in positive)
     refused = {
         "an argument that says how the training was rebalanced, but got none of `class_weight`, `pos_weight`, `kept`, "
         "`sampling` or their like: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes": (
-            class_weight is None and not weights and kept is None and not bagged and sampling is None
+            class_weight is None and not positive and kept is None and not bags and sampling is None
         ),
-        f"two classes for `pos_weight` and `scale_pos_weight`, but got {size}: use `class_weight`": weights > 0 and size != 2,
-        f"two classes for LightGBM's bagging fractions, but got {size}: use `kept`, a number per class": bagged and size != 2,
-        "`pos_weight` or `scale_pos_weight`, but got both: one model has one of them": weights == 2,
-        "`kept` or LightGBM's bagging fractions, but got both: write their products as `kept`": bagged and kept is not None,
+        f"two classes for {' and '.join([*positive, *bags])}, but got {size}: use `class_weight`, or `kept`": (
+            bool(positive or bags) and size != 2
+        ),
+        "`pos_weight` or `scale_pos_weight`, but got both: one model has one of them": len(positive) == 2,
+        "`kept` or LightGBM's bagging fractions, but got both: write their products as `kept`": bool(bags) and kept is not None,
         "`kept` or `sampling`, but got both: `sampling` is the mix finally drawn, leave out `kept`": (
-            sampling is not None and (kept is not None or bagged)
+            sampling is not None and (kept is not None or bool(bags))
         ),
         f"class_weight={class_weight!r} or `sampling`, but got both: were the weights computed before or after "
         "resampling? write the weights themselves, a number per class": isinstance(class_weight, str) and sampling is not None,
@@ -234,10 +235,9 @@ def _log_weights(weights: Any, name: str, num_classes: int) -> np.ndarray:
     return np.log(vector)
 
 
-def _log_positive(name: str, weight: Any) -> float:
-    if weight is None:
-        return 0.0
+def _log_positive(name: str, weight: Any, most: float = np.inf) -> float:
     value = array_of(weight, name)
-    if value.size != 1:
-        raise ValueError(f"Expected `{name}` to be one number, but got shape {value.shape}: it is the weight of one class.")
-    return float(_log_weights([1.0, value.item()], name, 2)[1])
+    if value.size != 1 or not 0 < value.item() <= most or np.isinf(value.item()):
+        expected = "one positive number" + f" of at most {most:g}" * (most < np.inf)
+        raise ValueError(f"Expected `{name}` to be {expected}, but got {weight!r}: it is the weight, or share, of one class.")
+    return float(np.log(value.item()))

@@ -6,17 +6,17 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Numbers, array_of, checked_choice, checked_int, checked_number, is_tensor, random_generator
+from ..arrays import Numbers, array_of, checked_choice, checked_int, checked_number, is_tensor, random_generator, rounding
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-    from .multilabel import MultilabelPrevalence
+    from .multilabel import FindingMix, MultilabelPrevalence
 
 
 class PrevalenceWarning(UserWarning):
@@ -371,7 +371,7 @@ def without_estimate(value: Any) -> Any:
     return value.prevalence() if isinstance(value, PopulationEstimate) else value
 
 
-def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[np.ndarray, "*n k"]:
+def log_mix(value: Mix | FindingMix, name: str, num_classes: int, rows: int | None = None) -> Float64[np.ndarray, "*n k"]:
     """Return log-frequencies `(k,)`, or `(n, k)` if `value` has a row per example.
 
     Args:
@@ -382,6 +382,9 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
         rows: n; None if only one mix is allowed.
     """
     value = without_estimate(value)
+    if isinstance(value, Mapping):
+        remedy = "write a list in the order of the columns; for findings (multi-label) use Prevalence.multilabel"
+        raise ValueError(f"Expected `{name}` to be K frequencies, but got a dict: {remedy}.")
     if isinstance(value, Prevalence):
         if value.num_classes != num_classes:
             raise ValueError(
@@ -415,8 +418,7 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> np.nd
     if (vector < 0).any():
         raise ValueError(f"Expected `{name}` to be positive, but got {vector.tolist()}: are these log-probabilities?")
     total = float(vector.sum())
-    exact = str(getattr(values, "dtype", "float64")).endswith("float64")
-    if abs(total - 1) > (1e-6 if exact else _rounding(values)):
+    if abs(total - 1) > rounding(values):
         remedy = "divide by its sum, or, for findings that can be present together (multi-label), use Prevalence.multilabel"
         raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: {remedy}.")
     if (vector == 0).any():
@@ -439,7 +441,7 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
             came = f"{labels.dtype} of shape {labels.shape}: for int labels call `labels.long()`"
             raise ValueError(f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {came}.")
         votes = labels.astype(np.float64)
-        fine = (np.abs(votes.sum(1) - 1) < _rounding(given)) & (votes >= 0).all(1)
+        fine = (np.abs(votes.sum(1) - 1) < max(rounding(given), 1e-4)) & (votes >= 0).all(1)
         if not fine.all():
             row = int(np.flatnonzero(~fine)[0])
             came = f"row {row} is {labels[row].tolist()}: divide counts of votes by their row sums"
@@ -490,12 +492,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating)
 
 
-def _rounding(values: Any) -> float:
-    """Return the tolerance of a sum of 1 in this dtype."""
-    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
-    return {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(name, 1e-4)
-
-
 def _pair(value: Any, name: str) -> np.ndarray:
     if not _is_number(value):
         remedy = "for a list of frequencies use Prevalence([…])"
@@ -516,8 +512,7 @@ def _vector(values: Any, name: str) -> np.ndarray:
 
 def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) -> Float64[np.ndarray, "n k"]:
     """Return one checked mix per example; `frequencies` checks a single mix."""
-    tolerance = 1e-6 if mix.dtype == np.float64 else 1e-4
-    mix = mix.astype(np.float64)
+    tolerance, mix = rounding(mix), mix.astype(np.float64)
     if num_classes == 2 and mix.shape[1] == 1:
         mix = np.concatenate([1 - mix, mix], 1)
     if mix.shape != (rows, num_classes):

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar, nnls
 
 from ..calibration.held_out import HeldOut
-from .regions import welch_limit, within_simplex
+from .maximum_likelihood import welch_limit, within_simplex
 
 
 @dataclass(frozen=True)

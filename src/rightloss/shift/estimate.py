@@ -31,12 +31,14 @@ from ..finding_tables import ByFinding, by_name, for_each_finding, in_order, opt
 from ..prevalence import FindingMix, Frequencies, Prevalence, PrevalenceWarning
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
 from .label_shift import LabelShiftWarning, goodness_of_fit, held_out_by_finding, sampling_mix
-from .maximum_likelihood import MixLikelihood, QuadraticModel, maximise
-from .regions import (
+from .maximum_likelihood import (
+    MixLikelihood,
+    QuadraticModel,
     condition_number,
     curvature_at,
     curvature_region,
     deviance_limit,
+    maximise,
     profile_region,
     tangent_inverse,
     welch_limit,

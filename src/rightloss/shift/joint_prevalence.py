@@ -21,8 +21,16 @@ from ..prevalence import mix_of_every_class
 from ..solve import Quadratic, minimise, softmax_columns
 from .estimate import PrevalenceEstimate, warn_of_few
 from .label_shift import LabelShiftWarning
-from .maximum_likelihood import QuadraticModel, log_mixture, maximise
-from .regions import boundary_limit, condition_number, curvature_at, profile_region, tangent_inverse
+from .maximum_likelihood import (
+    QuadraticModel,
+    boundary_limit,
+    condition_number,
+    curvature_at,
+    log_mixture,
+    maximise,
+    profile_region,
+    tangent_inverse,
+)
 
 _BLOCK = 1 << 15  # rows per product, so that its factors stay in the cache
 _ENOUGH = 1e-15  # tolerance in nats of the maximum over the weights

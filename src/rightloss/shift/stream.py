@@ -41,7 +41,6 @@ class PredictionStream:
 
     def __init__(self, values: Any, passes: bool = True) -> None:
         self.is_stream, self._values, self._checked = _is_stream(values), values, False
-        self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
         self.count: int | None = None
         if self.is_stream:
@@ -76,8 +75,10 @@ class PredictionStream:
                 seen += len(rows)
                 yield np.ascontiguousarray(array_of(rows, "log_probs"), np.float64)
         if self.count not in (None, seen) or seen == 0:
-            came = f"{seen} after {self.count or 'none'}: does the function return a fresh iterator each time?"
-            raise ValueError(f"Expected the same rows in every pass, but got {came}")
+            came = (
+                f"{seen} after {self.count or 'none'}: return a fresh iterator each time, `lambda: (model(x) for x in loader)`"
+            )
+            raise ValueError(f"Expected the same rows in every pass, but got {came}.")
         self.count, self._checked = seen, True
 
     def head(self, rows: int = 4096) -> np.ndarray:
@@ -96,12 +97,7 @@ class PredictionStream:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             return waiting
-        opened = iter(self._values() if callable(self._values) else self._values)
-        if opened is self._opened:
-            remedy = "let it make a fresh one, such as `lambda: (model(x) for x in loader)`"
-            raise ValueError(f"Expected the same rows in every pass, but got the same iterator again: {remedy}.")
-        self._opened = opened
-        return opened
+        return iter(self._values() if callable(self._values) else self._values)
 
 
 def predictions_by_finding(values: Any, num_findings: int) -> list[Any]:

@@ -6,10 +6,9 @@ The grid, in the order data flow:
     config                what is run, frozen: `StudyConfig` → runs → groups of runs that share data, fold and seed; presets
     datasets              data sets, from the package or from files
     training              a group of runs → their predictions
-    results               predictions of runs, on disk; a finished study in one small file
+    results               predictions of runs, on disk, pooled over folds and seeds; a finished study in one small file
     engines               where groups are run: here, in other processes, on other machines
     execute               runs a study: only what is missing in its folder
-    pooled_predictions    pools runs that differ only in fold and seed
     paper                 the paper's figures, for comparison
     summary               results → figures with intervals, findings in words, tables
     report                results, summary → one self-contained page

@@ -13,8 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..atomic_files import check_writable
-from ..lock import only_run
+from ..atomic_files import check_writable, only_run
 from .config import Group, Source, StudyConfig
 from .engines import Engine, InProcess, Work
 from .results import (

@@ -12,10 +12,8 @@ for _name in ("sklearn", "pandas", "pyarrow"):
     if importlib.util.find_spec(_name) is None:
         raise ModuleNotFoundError(f"rightloss.tabular needs {_name}: {install('table')}", name=_name)
 
-from .encode import ColumnSpec as ColumnSpec
-from .encode import column_specs as column_specs
-from .findings import Finding as Finding
-from .findings import TableWarning as TableWarning
+from .columns import Finding as Finding
+from .columns import TableWarning as TableWarning
 from .folder import check_destination as check_destination
 from .folder import load_model as load_model
 from .inspect import ClassReport as ClassReport
@@ -25,6 +23,8 @@ from .inspect import inspect_table as inspect_table
 from .model import HeldOutPredictions as HeldOutPredictions
 from .model import TableModel as TableModel
 from .model import UnlabelledReport as UnlabelledReport
+from .pipelines import ColumnSpec as ColumnSpec
+from .pipelines import column_specs as column_specs
 from .read import TableStream as TableStream
 from .read import open_table as open_table
 from .read import read_table as read_table

@@ -29,11 +29,9 @@ from ..atomic_files import check_writable
 from ..calibration import Calibration
 from ..extras import install
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
-from .columns import Kind
-from .encode import ColumnSpec
-from .findings import Finding
+from .columns import Finding, Kind
 from .model import FoldModels, HeldOutPredictions, TableModel, UnlabelledReport
-from .pipelines import BoostingPipeline, LinearPipeline, Pipeline
+from .pipelines import BoostingPipeline, ColumnSpec, LinearPipeline, Pipeline
 
 FORMAT, VERSION = "rightloss.table-model", 2
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"

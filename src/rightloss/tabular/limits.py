@@ -27,13 +27,13 @@ from ..predictive import retarget
 from ..predictive.interval import BetaLogOdds
 from ..sklearn.coefficients import one_vs_rest_logits, prevalence_variance
 from ..sklearn.linear import NEWTON_LIMIT
-from .candidates import LabelledTable
-from .encode import ColumnSpec, linear_matrix
+from .pipelines import ColumnSpec, linear_matrix
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
     from ..prevalence import Prevalence
+    from .fit import LabelledTable
     from .model import TableModel
 
 _MOST_COEFFICIENTS = 1000  # with more, there are no odds ratios

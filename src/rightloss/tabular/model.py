@@ -17,11 +17,8 @@ from ..calibration import Calibration
 from ..predictive import retarget
 from ..prevalence import Prevalence
 from ..sklearn.population import Population
-from .columns import Label
-from .encode import ColumnSpec, check_columns
-from .findings import Finding, warn_of
-from .labels import Labels, class_numbers, population_of
-from .pipelines import Pipeline, by_fold
+from .columns import Finding, Label, Labels, class_numbers, population_of, warn_of
+from .pipelines import ColumnSpec, Pipeline, by_fold, check_columns
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64

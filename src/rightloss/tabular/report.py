@@ -19,8 +19,8 @@ from ..metrics.smooth_calibration import weighted_quantiles
 from ..predictive import retarget
 
 if TYPE_CHECKING:
-    from .encode import ColumnSpec
     from .model import TableModel, UnlabelledReport
+    from .pipelines import ColumnSpec
 
 _PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999}
 _FEWEST = 5  # rows above the last of them

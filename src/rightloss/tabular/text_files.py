@@ -22,16 +22,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from .columns import MOSTLY
-from .findings import Finding
+from .columns import MISSING, MOSTLY, NUMBER, Finding
 
 _SAMPLE = 1 << 16  # bytes inspected before a file is read, or more if its lines are long
 _LONGEST = 1 << 26  # bytes of the first line
 _LINES = 50  # lines from which the delimiter is found
 _DELIMITERS = ",;\t|"
-# pandas' own list without "None", which is often the name of a category.
-MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
-NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _ANY_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?")
 Comma = Literal["decimal", "thousands"]
 _COMMAS: dict[Comma, re.Pattern[str]] = {
@@ -86,15 +82,6 @@ class TextPart:
     def names(self) -> list[str]:
         """The names of the columns."""
         return [name.strip() for name in self.header]
-
-    def check_alike(self, other: TextPart) -> None:
-        """Raise a ValueError if another part is not of the same table."""
-        check_same_columns(self, other)
-        if other.delimiter != self.delimiter:
-            raise ValueError(
-                f"Expected parts of one table, but {self.path.name} has {self.delimiter!r} between cells and {other.path.name} "
-                f"{other.delimiter!r}: write them alike."
-            )
 
     @staticmethod
     def common_types(parts: Sequence[TextPart], size: int | None) -> tuple[TextTypes, list[Finding]]:
@@ -393,13 +380,18 @@ def check_names(names: list[str], path: Path) -> None:
         )
 
 
-def check_same_columns(first: Any, other: Any) -> None:
-    """Raise a ValueError if two parts of a table do not have the same columns."""
+def check_alike(first: Any, other: Any) -> None:
+    """Raise a ValueError if two parts of a table do not have the same columns, or delimiter."""
     odd = sorted(set(first.names) ^ set(other.names))
     if odd:
         raise ValueError(
             f"Expected the same columns in all parts of a table, but {first.path.name} and {other.path.name} differ in "
             f"{odd[:5]}: write them alike, or move the one that does not belong to it."
+        )
+    if isinstance(first, TextPart) and first.delimiter != other.delimiter:
+        raise ValueError(
+            f"Expected parts of one table, but {first.path.name} has {first.delimiter!r} between cells and {other.path.name} "
+            f"{other.delimiter!r}: write them alike."
         )
 
 

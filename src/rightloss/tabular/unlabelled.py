@@ -22,13 +22,13 @@ from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_
 from ..sklearn.folds import GivenRows
 from ..sklearn.information_gain import InformationGainClassifier
 from ..sklearn.rows import some_rows
-from .candidates import ComparedRows, CrossFit, LabelledTable
-from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
-from .findings import Finding
-from .pipelines import LinearPipeline, Pipeline, by_fold
+from .columns import Finding
+from .pipelines import ColumnSpec, LinearPipeline, Pipeline, boosting_matrix, by_fold, check_columns, linear_matrix, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+    from .fit import ComparedRows, CrossFit, LabelledTable
 
 WITH_UNLABELLED = "linear, with the unlabelled rows"
 _MOST_ROWS = 50_000  # maximum of unlabelled rows used

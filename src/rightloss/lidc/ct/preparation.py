@@ -26,8 +26,7 @@ from jaxtyping import Float64, Int16, Int64
 from numpy.typing import NDArray
 
 from ...arrays import checked_int
-from ...atomic_files import check_writable, whole_file, write_whole
-from ...lock import only_run
+from ...atomic_files import check_writable, only_run, whole_file, write_whole
 from ...process_pool import Failure, run_jobs
 from ..archive import checked_columns, write_archive
 from ..npz import open_npz

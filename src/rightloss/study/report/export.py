@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...atomic_files import write_whole
 from ...card.words import markdown_text
 from ...metrics import Figure
-from ..pooled_predictions import CellKey
+from ..results import CellKey
 from ..summary import Summary, wording
-from .tables import COLUMNS, NAMES, Table, sections, tables
+from .tables import COLUMNS, NAMES, RATING_TITLES, Table, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,21 +73,11 @@ def comparisons_csv(summary: Summary) -> str:
     """Return a line per difference, ours minus theirs."""
     columns = ["about", *CellKey._fields, *(f"their_{name}" for name in CellKey._fields)]
     columns += ["figure", "difference", "low", "high", "standing", "folds", "folds_ahead", "folds_behind"]
-    rows = [
-        [
-            each.about,
-            *each.ours,
-            *each.theirs,
-            name,
-            *_numbers(found.figure),
-            found.standing,
-            found.folds,
-            found.ahead,
-            found.behind,
-        ]
-        for each in summary.comparisons
-        for name, found in each.differences.items()
-    ]
+    rows = []
+    for each in summary.comparisons:
+        for name, found in each.differences.items():
+            counts = (found.standing, found.folds, found.ahead, found.behind)
+            rows.append([each.about, *each.ours, *each.theirs, name, *_numbers(found.figure), *counts])
     return csv_text(columns, rows)
 
 
@@ -175,10 +165,7 @@ _WIDE = {name: title for name, title in COLUMNS.items() if name != "skill"}
 _NARROW = {name: title for name, title in _WIDE.items() if name != "calibration_error"}
 _RATINGS_NARROW = {
     "expected_log_likelihood": "exp. log-lik.",
-    "majority_accuracy": "Acc.",
-    "majority_balanced_accuracy": "BA",
-    "majority_off_by_one": "Acc. ±1",
-    "majority_balanced_off_by_one": "BA ±1",
+    **{f"majority_{name}": title for name, title in RATING_TITLES.items()},
     "score_error": "score error",
 }
 _RATINGS_WIDE = {**_RATINGS_NARROW, "majority_malignant_accuracy": "benign or malignant"}

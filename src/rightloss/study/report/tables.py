@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...card.words import Shown, percent
 from ...metrics import Figure
 from .. import paper
 from ..config import StudyConfig
-from ..pooled_predictions import CellKey
+from ..results import CellKey
 from ..summary import CellPair, CellSummary, Summary, wording
-from ..summary.comparisons import main_loss
+from ..summary.comparisons import RULES, main_loss
 from ..summary.contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD
 
 COLUMNS = {
@@ -34,39 +34,20 @@ COLUMNS = {
 }
 _OTHERS = {"accuracy": "Acc.", "weighted_accuracy": "wAcc.", "npv": "NPV"}
 PAPER_COLUMNS = {name: (COLUMNS | _OTHERS)[name] for name in paper.COLUMNS}
+RATING_TITLES = {"accuracy": "Acc.", "balanced_accuracy": "BA", "off_by_one": "Acc. ±1", "balanced_off_by_one": "BA ±1"}
 RATING_COLUMNS = {
     "expected_log_likelihood": "exp. log-lik.",
-    **{
-        f"{rule}_{name}": f"{title}, {rule}"
-        for rule in ("majority", "mean")
-        for name, title in (
-            ("accuracy", "Acc."),
-            ("balanced_accuracy", "BA"),
-            ("off_by_one", "Acc. ±1"),
-            ("balanced_off_by_one", "BA ±1"),
-        )
-    },
+    **{f"{rule}_{name}": f"{title}, {rule}" for rule in RULES for name, title in RATING_TITLES.items()},
     "score_within_half": "score ±½",
     "score_within_one": "score ±1",
     "score_error": "score error",
 }
 _CLASS_COLUMNS = {
     **{f"off_by_one_recall_{rating}": f"{rating} ±1" for rating in range(1, 6)},
-    **{f"malignant_{name}": title for name, title in (("accuracy", "Acc."), ("tpr", "TPR"), ("tnr", "TNR"))},
-    **{f"malignant_{name}": title for name, title in (("ppv", "PPV"), ("npv", "NPV"))},
+    "malignant_accuracy": "Acc.",
+    **{f"malignant_{name}": name.upper() for name in ("tpr", "tnr", "ppv", "npv")},
 }
-NAMES = (
-    "table1",
-    "table2",
-    "populations",
-    "metadata",
-    "ratings",
-    "ratings_by_class",
-    "matched",
-    "costs",
-    "standings",
-    "checks",
-)
+NAMES = "table1 table2 populations metadata ratings ratings_by_class matched costs standings checks".split()
 _PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
 # What a reader needs to know of a column, in a few words.
 MEANINGS = {
@@ -193,13 +174,8 @@ def sections(
     with_constant: bool = True,
 ) -> list[TableSection]:
     """Return all rows, or these, by data set, net and population; the paper's lines and always answering π come first."""
-    names = tuple(columns)
-    groups: dict[CellKey, list[CellSummary]] = {}
-    for row in summary.rows if rows is None else rows:
-        if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss=""), []).append(row)
-    found = []
-    for key, some in groups.items():
+    names, found = tuple(columns), []
+    for key, some in _grouped(summary.rows if rows is None else rows).items():
         constant = [_constant(key, summary, names)] if with_constant else []
         lines = [_line(row, summary, names) for row in some]
         papers = () if summary.config.unlabelled else paper_lines(key)
@@ -207,16 +183,26 @@ def sections(
     return found
 
 
+def _grouped(rows: Iterable[CellSummary], *without: str) -> dict[CellKey, list[CellSummary]]:
+    """Group rows by the settings that they share, apart from the loss and those in `without`."""
+    groups: dict[CellKey, list[CellSummary]] = {}
+    blank: dict[str, Any] = dict.fromkeys((*without, "loss"), "")
+    for row in rows:
+        if row.key.loss != CONSTANT:
+            groups.setdefault(row.key._replace(**blank), []).append(row)
+    return groups
+
+
 def comparison_table(summary: Summary) -> Table | None:
     """Return the paired differences; None if nothing is compared."""
     groups: dict[str, list[TableLine]] = {}
     for each in summary.comparisons:
         ours, theirs = _parties(each, summary)
-        entries = []
+        entries: list[str] = []
         for name in (LOG_LIKELIHOOD, AUC):
             found = each.differences.get(name)
-            entries.append("–" if found is None else wording.difference(found.figure))
-            entries.append("–" if found is None else f"{found.standing}, {found.ahead} of {found.folds}")
+            words = found and (wording.difference(found.figure), f"{found.standing}, {found.ahead} of {found.folds}")
+            entries += words or ("–", "–")
         groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(Shown, entries))))
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
     return Table("comparisons", "Paired differences", columns, _sections(groups)) if groups else None
@@ -272,8 +258,8 @@ def _standings(summary: Summary) -> Table:
 
 
 def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[Shown, ...]:
-    texts = [[f"{own[kind][word]}" for word in ("ahead", "undecided", "behind")] if kind in own else ["–"] for kind in kinds]
-    return tuple(Shown(" / ".join(text)) for text in texts)
+    words = ("ahead", "undecided", "behind")
+    return tuple(Shown(" / ".join(f"{own[kind][word]}" for word in words) if kind in own else "–") for kind in kinds)
 
 
 def _party(comparison: CellPair, config: StudyConfig) -> str:
@@ -334,11 +320,8 @@ def _parties(comparison: CellPair, summary: Summary) -> tuple[str, str]:
 
 
 def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine:
-    same = (key.data, key.minibatches, key.population)
-    for row in summary.rows:
-        if row.key.loss == CONSTANT and (row.key.data, row.key.minibatches, row.key.population) == same:
-            return _line(row, summary, names)
-    raise AssertionError(f"no row that always answers π for {key}")
+    constant = CellKey(key.data, key.minibatches, "", "", "", "", key.population, CONSTANT)
+    return next(_line(row, summary, names) for row in summary.rows if row.key == constant)
 
 
 def _line(row: CellSummary, summary: Summary, names: Iterable[str], label: str = "") -> TableLine:
@@ -351,9 +334,7 @@ def _origin(key: CellKey, summary: Summary) -> Literal["main", "other", "constan
 
 
 def _entry(figure: Figure | None, places: int) -> Shown:
-    if figure is None:
-        return Shown("–")
-    return Shown(wording.number(figure.value, places), wording.interval(figure, places))
+    return Shown("–") if figure is None else Shown(wording.number(figure.value, places), wording.interval(figure, places))
 
 
 def _difference(figure: Figure | None) -> Shown:
@@ -399,18 +380,12 @@ def _by_population(summary: Summary) -> Table:
 
 def _metadata(summary: Summary) -> Table:
     """Return rows by population; the nets of one loss are adjacent."""
-    groups: dict[CellKey, list[CellSummary]] = {}
-    for row in summary.rows:
-        if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss="", net=""), []).append(row)
-    found = []
-    config = summary.config
-    for key, rows in groups.items():
-        methods = list(dict.fromkeys(wording.method(row.key, config) for row in rows))
-        rows.sort(key=lambda row: methods.index(wording.method(row.key, config)))
+    found, config = [], summary.config
+    for key, rows in _grouped(summary.rows, "net").items():
+        rows.sort(key=lambda row: config.losses.index(row.key.loss))
         labels = [f"{wording.method(row.key, config)}: {wording.net(row.key, config)}" for row in rows]
         lines = [_line(row, summary, COLUMNS, label) for row, label in zip(rows, labels, strict=True)]
-        found.append(TableSection(wording.where(key, summary.config), (_constant(key, summary, COLUMNS), *lines)))
+        found.append(TableSection(wording.where(key, config), (_constant(key, summary, COLUMNS), *lines)))
     return _table("metadata", "Image, metadata and both, by population", COLUMNS.values(), found)
 
 
@@ -422,7 +397,7 @@ def _ratings(summary: Summary) -> Table:
 def _ratings_by_class(summary: Summary) -> Table:
     """Return accuracy within one of each rating, and benign or malignant, for both rules."""
     found: list[TableSection] = []
-    for rule in ("majority", "mean"):
+    for rule in RULES:
         names = [f"{rule}_{name}" for name in _CLASS_COLUMNS]
         some = sections(summary, names, paper_lines=_paper_ratings(names), with_constant=False)
         found += [replace(section, title=f"{section.title}, by {rule}") for section in some]

@@ -15,7 +15,7 @@ from ...card.words import listed
 from ...metrics import Figure
 from ..config import IMAGE_NETS, StudyConfig
 from ..paper import TABLE_2
-from ..pooled_predictions import CellKey
+from ..results import CellKey
 from . import wording
 from .claims import RARE, check_at, when_above
 from .comparisons import PUBLISHED, WEIGHTED

@@ -1,36 +1,25 @@
-"""Check by intervals whether the paper's findings on two classes reproduce: one function per claim.
+"""Check by intervals whether the paper's findings reproduce, on two classes and on ratings.
 
 Stage: `CellSummary`s, `CellPair`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
 Each is made for every start and, where it is about the information gain, for every published form; in a study without one, for
-the default, if the claim is not about the published form. Claims about ratings are in `rating_claims`; claims that need several
-studies or private data in `across_studies`.
+the default, if the claim is not about the published form. Claims that need several studies or private data are in
+`across_studies`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import DEFAULT
-from ..paper import POPULATIONS, TABLES
-from ..pooled_predictions import CellKey
+from ..paper import POPULATIONS, RATINGS, TABLES
+from ..results import CellKey
 from . import wording
-from .comparisons import LOG_MEAN_OFF, PLAIN, PUBLISHED, PUBLISHED_FORMS, WEIGHTED
-from .contract import (
-    AUC,
-    LOG_LIKELIHOOD,
-    OURS,
-    TPR,
-    CellPair,
-    CellSummary,
-    Outcome,
-    PairedFigure,
-    PaperCheck,
-    Standing,
-)
+from .comparisons import LOG_MEAN_OFF, MARGIN, PLAIN, PUBLISHED, PUBLISHED_FORMS, RULE_FIGURES, WEIGHTED
+from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellPair, CellSummary, Outcome, PairedFigure, PaperCheck
 
 COMMON, RARE = POPULATIONS
 SIMILAR = 0.03  # as the paper's own −0.39 and −0.36
@@ -66,14 +55,6 @@ def every(verdicts: Iterable[Outcome]) -> Outcome:
     return "does not" if "does not" in found else "reproduces" if found == {"reproduces"} else "undecided"
 
 
-def verdict_of(standings: Iterable[Standing]) -> Outcome:
-    """Return "reproduces" if one is ahead and none behind, "does not" if it is the other way round."""
-    found = set(standings)
-    if "ahead" in found and "behind" not in found:
-        return "reproduces"
-    return "does not" if "behind" in found and "ahead" not in found else "undecided"
-
-
 def forms(config: StudyConfig) -> tuple[str, ...]:
     """Return the published forms that the study has; if none, the default stands in for them."""
     return tuple(loss for loss in config.losses if loss in PUBLISHED_FORMS) or (DEFAULT,)
@@ -97,7 +78,7 @@ def in_order(checks: Iterable[PaperCheck | None]) -> tuple[PaperCheck, ...]:
     return tuple(check for own in claims.values() for check in own)
 
 
-# The claims, each a function of a setting.
+# The claims on two classes, in a setting.
 
 
 @dataclass(frozen=True)
@@ -124,18 +105,15 @@ class _Setting:
         return "Section 4, Brompton" if balanced else f"Table {1 if self.key.minibatches == 'rebalanced' else 2}"
 
     @property
-    def rates(self) -> list[float]:
-        return [rate for rate in self.config.populations if rate is not None]
+    def ends(self) -> tuple[float, float]:
+        """The highest and the lowest prevalence."""
+        rates = [rate for rate in self.config.populations if rate is not None]
+        return max(rates), min(rates)
 
     def figure(self, loss: str, name: str) -> Figure | None:
         """Return a figure at the low prevalence."""
         row = self.rows.get((RARE, loss))
         return None if row is None else row.figures[name]
-
-    def difference(self, name: str, rate: float = RARE) -> Figure | None:
-        """Return how far the form differs from the weighted loss."""
-        found = self.differences.get((rate, self.key.loss), {}).get(name)
-        return None if found is None else found.figure
 
     def paper(self, prefix: str, population: float, name: str, *losses: str) -> str:
         """Return the paper's figures as printed, "AUC bayesIG 0.33, wLoss 0"; "" if its data or nets were different."""
@@ -145,21 +123,43 @@ class _Setting:
         text = ", ".join(f"{names[loss]} {value:g}".replace("-", "−") for loss, value in shown if value is not None)
         return prefix + text if text else ""
 
+    def both(self, prefix: str, name: str, population: float = RARE) -> str:
+        """Return the paper's figures of both losses."""
+        return self.paper(prefix, population, name, PUBLISHED, WEIGHTED)
+
     def check(self, about: str, verdict: Outcome, place: str, paper: str, ours: str) -> PaperCheck:
         return check_at(self.key, self.config, about, verdict, place, paper, ours)
 
 
-def _similar(at: _Setting) -> PaperCheck | None:
-    """Check that the losses are similar at a prevalence near the data's own."""
-    paper = at.paper("log-lik. ", COMMON, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED)
-    return _alike(at, at.key.loss, "the losses are similar at a prevalence of 0.3", at.table, paper)
+def _of_others(at: _Setting) -> Iterator[PaperCheck | None]:
+    """Yield the claims that are not about the information gain; the last one is ours."""
+    if at.table == "Table 2":
+        about = "with raw minibatches at 0.3, the weighted loss behaves as the standard loss"
+        yield _alike(at, WEIGHTED, about, "Appendix B")
+    tpr = at.figure(WEIGHTED, TPR)
+    if tpr is not None:
+        ours = f"TPR {wording.with_interval(tpr, 3)}"
+        yield at.check(NO_SENSITIVITY, when_within(tpr, NEAR_ZERO), at.table, at.paper("TPR ", RARE, TPR, WEIGHTED), ours)
+    yield _between_ends(at, WEIGHTED, "the AUC of the weighted loss falls with the prevalence", _falls)
+    yield _never_worse(at)
 
 
-def _like_cross_entropy(at: _Setting) -> PaperCheck | None:
-    """Check that the weighted loss is similar to plain cross-entropy if the data's class frequencies are near the
-    population's."""
-    about = "with raw minibatches at 0.3, the weighted loss behaves as the standard loss"
-    return _alike(at, WEIGHTED, about, "Appendix B") if at.table == "Table 2" else None
+def _of_form(at: _Setting) -> Iterator[PaperCheck | None]:
+    """Yield the claims on a form of the information gain; all but the first two are on the published forms."""
+    loss = at.key.loss
+    alike = at.both("log-lik. ", LOG_LIKELIHOOD, COMMON)
+    yield _alike(at, loss, "the losses are similar at a prevalence of 0.3", at.table, alike)
+    about, paper = "the weighted loss has a lower AUC at a prevalence of 0.001", at.both("AUC ", AUC)
+    yield _against_weighted(at, AUC, when_above, about, f"{at.table}, Fig. 3", paper)
+    if loss == DEFAULT:
+        return
+    yield _some_sensitivity(at)
+    about = "as published, the information gain has the lower expected log-likelihood at a prevalence of 0.001"
+    yield _against_weighted(at, LOG_LIKELIHOOD, when_below, about, at.table, at.both("", LOG_LIKELIHOOD))
+    yield _between_ends(at, loss, "the AUC of the information gain as published does not fall with the prevalence", _stays)
+    yield _worse_than_constant(at)
+    about = "as published, the information gain is calibrated more consistently over prevalences than the weighted loss"
+    yield _against_weighted(at, LOG_MEAN_OFF, when_below, about, "Section 4, Brompton; Fig. 3", "", at.ends[1])
 
 
 def _alike(at: _Setting, loss: str, about: str, place: str, paper: str = "") -> PaperCheck | None:
@@ -172,89 +172,48 @@ def _alike(at: _Setting, loss: str, about: str, place: str, paper: str = "") -> 
     return at.check(about, verdict, place, paper, f"difference in {shown}")
 
 
-def _no_sensitivity(at: _Setting) -> PaperCheck | None:
-    """Check that the weighted loss calls nobody malignant at a low prevalence, as always answering π does."""
-    tpr = at.figure(WEIGHTED, TPR)
-    if tpr is None:
+def _against_weighted(
+    at: _Setting, name: str, rule: Callable[[Figure], Outcome], about: str, place: str, paper: str, rate: float = RARE
+) -> PaperCheck | None:
+    found = at.differences.get((rate, at.key.loss), {}).get(name)
+    if found is None:
         return None
-    paper, ours = at.paper("TPR ", RARE, TPR, WEIGHTED), f"TPR {wording.with_interval(tpr, 3)}"
-    return at.check(NO_SENSITIVITY, when_within(tpr, NEAR_ZERO), at.table, paper, ours)
+    return at.check(
+        about, rule(found.figure), place, paper, f"difference in {_TITLES[name]} {wording.difference(found.figure)}"
+    )
 
 
 def _some_sensitivity(at: _Setting) -> PaperCheck | None:
     """Check that the published form finds more of the malignant than the weighted loss does at a low prevalence."""
-    found, tpr = at.difference(TPR), at.figure(at.key.loss, TPR)
-    if found is None:
+    paired, tpr = at.differences.get((RARE, at.key.loss), {}).get(TPR), at.figure(at.key.loss, TPR)
+    if paired is None:
         return None
+    found = paired.figure
     verdict: Outcome = "does not" if found.high <= NEAR_ZERO else when_above(found)
     own = "" if tpr is None else f"TPR {wording.with_interval(tpr, 3)}; "
     about = "as published, the information gain has a sensitivity above 0 at a prevalence of 0.001"
-    paper = at.paper("TPR ", RARE, TPR, PUBLISHED, WEIGHTED)
-    return at.check(about, verdict, at.table, paper, f"{own}minus weighted loss {wording.difference(found)}")
-
-
-def _lower_likelihood(at: _Setting) -> PaperCheck | None:
-    """Check that the published form has the lower expected log-likelihood at a low prevalence, as the paper's tables say."""
-    about = "as published, the information gain has the lower expected log-likelihood at a prevalence of 0.001"
-    paper = at.paper("", RARE, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED)
-    return _against_weighted(at, LOG_LIKELIHOOD, when_below, about, at.table, paper)
-
-
-def _lower_auc(at: _Setting) -> PaperCheck | None:
-    """Check that the weighted loss ranks worse than the information gain."""
-    about, paper = (
-        "the weighted loss has a lower AUC at a prevalence of 0.001",
-        at.paper("AUC ", RARE, AUC, PUBLISHED, WEIGHTED),
-    )
-    return _against_weighted(at, AUC, when_above, about, f"{at.table}, Fig. 3", paper)
-
-
-def _calibrated(at: _Setting) -> PaperCheck | None:
-    """Check that over the prevalences the published form's mean prediction is nearer to π than that of the weighted loss."""
-    about = "as published, the information gain is calibrated more consistently over prevalences than the weighted loss"
-    return _against_weighted(at, LOG_MEAN_OFF, when_below, about, "Section 4, Brompton; Fig. 3", "", min(at.rates))
-
-
-def _against_weighted(
-    at: _Setting, name: str, rule: Callable[[Figure], Outcome], about: str, place: str, paper: str, rate: float = RARE
-) -> PaperCheck | None:
-    found = at.difference(name, rate)
-    if found is None:
-        return None
-    return at.check(about, rule(found), place, paper, f"difference in {_TITLES[name]} {wording.difference(found)}")
-
-
-def _falling_auc(at: _Setting) -> PaperCheck | None:
-    """Check that the AUC of the weighted loss is lower at the lowest prevalence than at the highest."""
-
-    def falls(change: Figure) -> Outcome:
-        return "reproduces" if change.high < 0 else "does not" if change.low > -STEADY else "undecided"
-
-    return _between_ends(at, WEIGHTED, "the AUC of the weighted loss falls with the prevalence", falls)
-
-
-def _steady_auc(at: _Setting) -> PaperCheck | None:
-    """Check that the AUC of the published form is no lower at the lowest prevalence than at the highest."""
-
-    def steady(change: Figure) -> Outcome:
-        return "reproduces" if change.low > -STEADY else "does not" if change.high < 0 else "undecided"
-
-    about = "the AUC of the information gain as published does not fall with the prevalence"
-    return _between_ends(at, at.key.loss, about, steady)
+    return at.check(about, verdict, at.table, at.both("TPR ", TPR), f"{own}minus weighted loss {wording.difference(found)}")
 
 
 def _between_ends(at: _Setting, loss: str, about: str, rule: Callable[[Figure], Outcome]) -> PaperCheck | None:
+    """Check how the AUC at the lowest prevalence differs from that at the highest."""
     found = at.falls.get(loss)
     if found is None:
         return None
-    low, high = min(at.rates), max(at.rates)
-    printed = [at.paper("", rate, AUC, loss if loss == WEIGHTED else PUBLISHED).partition(" ")[2] for rate in (high, low)]
-    ours = f"{high:g} to {low:g}: {wording.difference(found.figure)}"
+    printed = [at.paper("", rate, AUC, loss if loss == WEIGHTED else PUBLISHED).partition(" ")[2] for rate in at.ends]
+    ours = f"{at.ends[0]:g} to {at.ends[1]:g}: {wording.difference(found.figure)}"
     return at.check(about, rule(found.figure), "Fig. 3", " → ".join(filter(None, printed)), ours)
 
 
+def _falls(change: Figure) -> Outcome:
+    return "reproduces" if change.high < 0 else "does not" if change.low > -STEADY else "undecided"
+
+
+def _stays(change: Figure) -> Outcome:
+    return "reproduces" if change.low > -STEADY else "does not" if change.high < 0 else "undecided"
+
+
 def _worse_than_constant(at: _Setting) -> PaperCheck | None:
-    """Check that the published form is worse than always answering π."""
     skill = at.figure(at.key.loss, "skill")
     if skill is None:
         return None
@@ -285,20 +244,13 @@ def _entropy(population: float | None) -> float:
     return 1.0 if population is None else -((1 - population) * math.log1p(-population) + population * math.log(population))
 
 
-_Claims = tuple[Callable[[_Setting], PaperCheck | None], ...]
-_OF_OTHERS: _Claims = (_like_cross_entropy, _no_sensitivity, _falling_auc, _never_worse)
-_OF_ANY_FORM: _Claims = (_similar, _lower_auc)
-_OF_PUBLISHED: _Claims = (_some_sensitivity, _lower_likelihood, _steady_auc, _worse_than_constant, _calibrated)
-
-
 def binary_claims(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> tuple[PaperCheck, ...]:
     """Make the checks of two classes that the study has the runs for."""
     found: list[PaperCheck | None] = []
     for setting in _settings(rows, comparisons, config):
-        found += [claim(setting) for claim in _OF_OTHERS]
+        found += _of_others(setting)
         for loss in forms(config):
-            of_form = replace(setting, key=setting.key._replace(loss=loss))
-            found += [claim(of_form) for claim in (*_OF_ANY_FORM, *(_OF_PUBLISHED if loss != DEFAULT else ()))]
+            found += _of_form(replace(setting, key=setting.key._replace(loss=loss)))
     return in_order([*found, *_nets(comparisons, config), *_inferences(comparisons, config)])
 
 
@@ -306,15 +258,12 @@ def _settings(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], conf
     rivals = {"loss": WEIGHTED, "published": WEIGHTED, "plain": PLAIN}
     for key in dict.fromkeys(_without_loss(row.key) for row in rows if row.key.net):
         mine = [each for each in comparisons if _without_loss(each.ours) == key]
+        of_rivals = [each for each in mine if rivals.get(each.about) == each.theirs.loss]
         yield _Setting(
             key,
             config,
             {(row.key.population, row.key.loss): row for row in rows if _without_loss(row.key) == key},
-            {
-                (each.ours.population, each.ours.loss): each.differences
-                for each in mine
-                if rivals.get(each.about) == each.theirs.loss
-            },
+            {(each.ours.population, each.ours.loss): each.differences for each in of_rivals},
             {each.ours.loss: each.differences[AUC] for each in mine if each.about == "population"},
         )
 
@@ -329,8 +278,9 @@ def _without_loss(key: CellKey) -> CellKey:
 def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that the logits of image and metadata together predict better than either alone."""
     for key, own in _grouped(comparisons, "net").items():
+        clear = {each.differences[LOG_LIKELIHOOD].standing for each in own} - {"undecided"}
+        verdict: Outcome = "reproduces" if clear == {"ahead"} else "does not" if clear == {"behind"} else "undecided"
         about = f"image and metadata together predict better than {wording.net(key, config)}"
-        verdict = verdict_of(each.differences[LOG_LIKELIHOOD].standing for each in own)
         yield check_at(key, config, about, verdict, "Section 4, Brompton, implied", "", _tally(own))
 
 
@@ -357,6 +307,100 @@ def _grouped(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[
 
 def _tally(own: Sequence[CellPair]) -> str:
     standings = [each.differences[LOG_LIKELIHOOD].standing for each in own]
-    return ", ".join(
-        f"{word} in {standings.count(word)} of {len(own)}" for word in ("ahead", "undecided", "behind") if word in standings
-    )
+    words = [word for word in ("ahead", "undecided", "behind") if word in standings]
+    return ", ".join(f"{word} in {standings.count(word)} of {len(own)}" for word in words)
+
+
+# Claims on ratings. The paper's figures are those of onion peeling with the information gain, without intervals: a figure of
+# ours is as good if its interval contains the paper's or lies above it, and is not if it lies wholly below. The paper does not
+# say how readers' ratings were combined: each claim is checked by both rules, and reproduces if it does by one of them.
+
+RATING_RULES = ("mean", "majority")  # the first is shown if both agree
+ROUNDING = 0.005  # the paper gives two places
+SECTION = "Section 4, ratings"
+_RATING_TITLES = {"accuracy": "Acc.", "balanced_accuracy": "BA", "off_by_one": "Acc. ±1", "balanced_off_by_one": "BA ±1"}
+_MALIGNANT = tuple(f"malignant_{name}" for name in ("accuracy", "tpr", "tnr", "ppv", "npv"))
+# Claims that hold if by one rule the interval of every figure reaches the paper's; further figures of the paper are shown.
+_AS_GOOD = {
+    "ratings by onion peeling are as accurate as the paper's": (("accuracy", "balanced_accuracy"), ()),
+    "ratings by onion peeling are as often off by no more than one as the paper's": (("off_by_one", "balanced_off_by_one"), ()),
+    "benign or malignant, by the ratings, is as accurate as the paper's": (_MALIGNANT[:1], _MALIGNANT[1:]),
+}
+
+
+def rating_claims(rows: Sequence[CellSummary], comparisons: Sequence[CellPair], config: StudyConfig) -> tuple[PaperCheck, ...]:
+    """Make the checks that the study has the runs for: of onion peeling with each form, and once over all losses."""
+    found: list[PaperCheck | None] = []
+    for row in rows:
+        if row.key.likelihood == "onion-peeling" and row.key.loss in forms(config):
+            exact, near, malignant = (_as_good(row, config, about) for about in _AS_GOOD)
+            found += [exact, near, _extremes(row, config), malignant]
+            softmax = row.key._replace(likelihood="categorical")
+            found += [_onion_peeling(each, config) for each in comparisons if (each.ours, each.theirs) == (row.key, softmax)]
+    for key in dict.fromkeys(row.key._replace(likelihood="", loss="") for row in rows if row.key.net):
+        own = [each for each in comparisons if each.ours._replace(likelihood="", loss="") == key]
+        found.append(_aggregations(key, own, config))
+    return in_order(found)
+
+
+def _as_good(row: CellSummary, config: StudyConfig, about: str) -> PaperCheck:
+    names, others = _AS_GOOD[about]
+    verdicts = [every(_reaches(row.figures[f"{rule}_{name}"], RATINGS[name]) for name in names) for rule in RATING_RULES]
+    verdict, best = _by_one_rule(verdicts)
+    paper = ", ".join(f"{_title(name)} {RATINGS[name]:.2f}" for name in (*names, *others))
+    shown = (f"{_title(name)} {wording.with_interval(row.figures[f'{best}_{name}'], 2)}" for name in names)
+    return _of_ratings(row.key, config, about, verdict, paper, f"by {best} {', '.join(shown)}")
+
+
+def _reaches(figure: Figure, paper: float) -> Outcome:
+    least = paper - ROUNDING
+    return "reproduces" if figure.high >= least else "does not" if figure.high < least else "undecided"
+
+
+def _by_one_rule(verdicts: Sequence[Outcome]) -> tuple[Outcome, str]:
+    """Return "reproduces" if by one rule it does, "does not" if by neither; and the rule to show."""
+    if "reproduces" in verdicts:
+        return "reproduces", RATING_RULES[verdicts.index("reproduces")]
+    return ("does not" if set(verdicts) == {"does not"} else "undecided"), RATING_RULES[0]
+
+
+def _extremes(row: CellSummary, config: StudyConfig) -> PaperCheck:
+    """Check that ratings 2, 3 and 4 are more often right within one than rating 1, the paper's hardest."""
+    verdict, best = _by_one_rule([when_above(row.figures[f"{rule}_{MARGIN}"]) for rule in RATING_RULES])
+    paper = ", ".join(f"{RATINGS[f'off_by_one_recall_{rating}']:.2f}" for rating in range(1, 6))
+    ours = f"least of 2 to 4 minus 1, by {best} {wording.difference(row.figures[f'{best}_{MARGIN}'])}"
+    return _of_ratings(row.key, config, "within one, rating 1 is the hardest and 2 to 4 the easiest", verdict, paper, ours)
+
+
+def _onion_peeling(comparison: CellPair, config: StudyConfig) -> PaperCheck:
+    """Check that onion peeling suits ratings better than the softmax does; the paper says so without figures."""
+    found = comparison.differences[LOG_LIKELIHOOD].figure
+    about = "onion peeling reflects ratings better than the softmax"
+    return _of_ratings(comparison.ours, config, about, when_above(found), "", f"log-lik. {wording.difference(found)}")
+
+
+def _of_ratings(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, paper: str, ours: str) -> PaperCheck:
+    return check_at(key._replace(likelihood=""), config, about, verdict, SECTION, paper, ours)
+
+
+def _aggregations(key: CellKey, comparisons: Iterable[CellPair], config: StudyConfig) -> PaperCheck | None:
+    """Check that majority and mean rank likelihoods and losses alike, wherever paired differences by both rules are decided."""
+    both = [
+        [each.differences[f"{rule}_{name}"].standing for rule in RATING_RULES]
+        for each in comparisons
+        for name in RULE_FIGURES
+        if f"{RATING_RULES[0]}_{name}" in each.differences
+    ]
+    if not both:
+        return None
+    decided = [(first, second) for first, second in both if "undecided" not in (first, second)]
+    turned = sum(first != second for first, second in decided)
+    verdict: Outcome = "undecided" if not decided else "does not" if turned > len(decided) / 20 else "reproduces"
+    about = "majority vote and mean rating of the readers show the same trends"
+    ours = f"decided by both {len(decided)} of {len(both)}, opposed {turned}"
+    return check_at(key, config, about, verdict, "Section 4, data sets", "", ours)
+
+
+def _title(name: str) -> str:
+    kind = name.removeprefix("malignant_")
+    return _RATING_TITLES.get(kind, kind.upper())

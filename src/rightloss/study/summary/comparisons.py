@@ -30,7 +30,7 @@ from ...lidc.votes import expected_score, majority, rounded_mean
 from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
-from ..pooled_predictions import Cell, CellKey
+from ..results import Cell, CellKey
 from .contract import AUC, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, PairedFigure
 from .resampling import Areas, BootstrapEstimate, GroupMeans, Resamples, combined, mean_area
 

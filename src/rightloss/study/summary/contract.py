@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ...metrics import Figure
 from ..config import StudyConfig
-from ..pooled_predictions import CellKey
+from ..results import CellKey
 
 OURS = "ours, not the paper's"  # place of a check of our own claim
 CONSTANT = "constant"  # in place of a loss: always answering π
@@ -39,7 +39,7 @@ class CellSummary:
 
     Examples:
         >>> from rightloss.metrics import Figure
-        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.results import CellKey
         >>> from rightloss.study.summary import CellSummary
         >>> key = CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", 0.001, "weighted")
         >>> row = CellSummary(key, {"auc": Figure(0.9, 0.85, 0.94)}, folds=5, seeds=1, nodules=700, patients=400)
@@ -101,7 +101,7 @@ class CellPair:
 
     Examples:
         >>> from rightloss.metrics import Figure
-        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.results import CellKey
         >>> from rightloss.study.summary import CellPair, PairedFigure
         >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", 0.001, "information-gain")
         >>> auc = PairedFigure(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)

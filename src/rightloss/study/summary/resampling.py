@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from ...metrics import Figure
 from ...metrics.intervals import bca, unseen_share
-from ..pooled_predictions import Cell
+from ..results import Cell
 
 DRAWS, LEVEL = 1000, 0.95
 _SEED = 2020

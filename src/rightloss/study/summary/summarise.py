@@ -16,9 +16,8 @@ import numpy as np
 
 from ...metrics import Figure, evaluate
 from ..config import StudyConfig
-from ..pooled_predictions import Cell, CellKey, cells, matched
-from ..results import StudyResults
-from .claims import binary_claims
+from ..results import Cell, CellKey, StudyResults, cells, matched
+from .claims import binary_claims, rating_claims
 from .comparisons import (
     LOG_MEAN_OFF,
     MARGIN,
@@ -33,7 +32,6 @@ from .comparisons import (
     votes_of,
 )
 from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, CellSummary, PaperCheck, Summary
-from .rating_claims import rating_claims
 from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
 BINARY_FIGURES = (

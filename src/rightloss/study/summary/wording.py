@@ -13,7 +13,7 @@ from ...card.words import counted
 from ...metrics import Figure
 from ..config import CONTOURS, StudyConfig
 from ..methods import METHODS
-from ..pooled_predictions import CellKey
+from ..results import CellKey
 from .comparisons import main_loss
 from .contract import CONSTANT, LOG_LIKELIHOOD, Summary
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,21 +157,18 @@ def print_results(results: Results) -> None:
 def findings(rows: list[ToyRow], default: str) -> list[str]:
     """Return what the rows say, in two sentences: about the default against the others, and about always answering π."""
     leads = list(_leads(rows, default))
-    clear = [each for each in leads if abs(each.mean) > CLEAR * each.error]
-    better, worse = sum(each.mean < 0 for each in clear), sum(each.mean > 0 for each in clear)
+    clear = [mean for mean, error in leads if abs(mean) > CLEAR * error]
+    better, worse = sum(mean < 0 for mean in clear), sum(mean > 0 for mean in clear)
     compared = (
         f"The {default} is clearly better than the other losses in {better} of {len(leads)} comparisons and clearly worse in "
         f"{worse or 'none'}."
     )
-    below = [f"{name} ({len(where)} of {_cases(rows, name)})" for name, where in _worse_than_constant(rows).items()]
+    cases = Counter(row.name for row in rows)
+    below = [f"{name} ({number} of {cases[name]})" for name, number in _worse_than_constant(rows).items()]
     return [
         compared if leads else "One seed does not tell the methods apart: run more.",
         f"Worse than {CONSTANT}: {'; '.join(below)}." if below else f"No method is worse than {CONSTANT}.",
     ]
-
-
-def _cases(rows: list[ToyRow], name: str) -> int:
-    return sum(row.name == name for row in rows)
 
 
 def cells(row: ToyRow) -> dict[str, str]:
@@ -203,28 +201,21 @@ def legend(results: Results) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Lead:
-    """A method's lead over the default from the same start, seed by seed: mean and standard error over the seeds."""
-
-    mean: float
-    error: float
-
-
-def _leads(rows: list[ToyRow], default: str) -> Iterator[_Lead]:
+def _leads(rows: list[ToyRow], default: str) -> Iterator[tuple[float, float]]:
+    """Yield each method's lead over the default from the same start, seed by seed: mean and standard error over the seeds."""
     ours = {(row.case, row.start): row.log_likelihood_by_seed for row in rows if row.method == default}
     for row in rows:
         theirs, start = row.log_likelihood_by_seed, START_NAMES["population"] if row.start == BOTH else row.start
         if row.method != default and len(theirs) > 1:
             leads = [other - own for other, own in zip(theirs, ours[row.case, start], strict=True)]
-            yield _Lead(fmean(leads), stdev(leads) / math.sqrt(len(leads)))
+            yield fmean(leads), stdev(leads) / math.sqrt(len(leads))
 
 
-def _worse_than_constant(rows: list[ToyRow]) -> dict[str, list[str]]:
-    """Return the cases in which a method is clearly worse than always answering π, by method."""
+def _worse_than_constant(rows: list[ToyRow]) -> Counter[str]:
+    """Count the cases in which a method is clearly worse than always answering π, by method."""
     constant = {row.prevalence: row.log_likelihood for row in rows if row.method == CONSTANT}
-    cases: dict[str, list[str]] = {}
-    for row in rows:
-        if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error:
-            cases.setdefault(row.name, []).append(row.case)
-    return cases
+    return Counter(
+        row.name
+        for row in rows
+        if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error
+    )

@@ -2,9 +2,8 @@
 
 Stage: `Group` → `RunResult`s.
 
-    models         nets by name
     batches        minibatches and low-level features that a group's runs share; random streams
-    candidates     a run with one step size
+    candidates     a run with one step size, and its nets by name
     loop           the training loop, the devices that it runs on, and posteriors over the weights of nets of features
 """
 

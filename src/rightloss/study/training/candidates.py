@@ -1,4 +1,4 @@
-"""A run with one step size: its nets, their loss, and their predictions.
+"""A run with one step size: its nets by name, their loss, and their predictions.
 
 Stage: `RunConfig`, step size → `Candidate`; minibatch → one step of the nets of all candidates; validation or test part →
 log-probabilities at π.
@@ -7,7 +7,7 @@ log-probabilities at π.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,33 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ...likelihoods import start_at_prevalence
+from ...lidc.nets import MetadataBlock, convnet, fully_convolutional_net, gated_net, inception_net, metadata_net
+from ...likelihoods import Categorical, CumulativeLogit, Likelihood, OnionPeeling, StickBreaking, start_at_prevalence
 from ...losses import LogLikelihoodLoss
 from ...predictive import retarget
 from ...prevalence import Prevalence
 from ...solve import intercepts_for_mean
 from ...tensors import tensor_of
-from ..config import RunConfig
+from ..config import IMAGE_NETS, RunConfig
 from ..methods import METHODS
 from .batches import Batch, Inputs, seed_of, stream
-from .models import DROPOUT, LIKELIHOOD_OF, Model
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+LIKELIHOOD_OF: dict[str, Callable[[int], Likelihood]] = {
+    "categorical": Categorical,
+    "onion-peeling": OnionPeeling,
+    "stick-breaking": StickBreaking,
+    "cumulative-logit": CumulativeLogit,
+}
+IMAGE_NET_OF: dict[str, Callable[..., nn.Module]] = {
+    "convnet": convnet,
+    "inception": inception_net,
+    "fully-convolutional": fully_convolutional_net,
+    "gated": gated_net,
+}
+HIDDEN, DROPOUT = 32, 0.1
 _BLOCK = 32  # nodules per block when nets predict; the C library does not keep freed memory of larger ones
 _MASKED_BLOCK = 64  # the same with dropout, whose masks depend on it
 
@@ -293,3 +306,70 @@ def _seed_default(seed: int, fabric: Fabric | None) -> None:
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+# Nets by name, with their likelihoods.
+
+
+class Model(nn.Module):
+    """A net and its likelihood; parameters of the likelihood are trained with the net.
+
+    It is called with low-level features of views and metadata, and uses the ones its net needs.
+
+    Args:
+        name: of the net.
+        likelihood: outputs → table.
+        num_features: columns of the metadata.
+        small: the variant for CPUs.
+        dropout: share of the channels or units.
+        generator: of the random weights.
+    """
+
+    def __init__(
+        self, name: str, likelihood: Likelihood, num_features: int, small: bool, dropout: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.takes_image, self.takes_metadata = takes_image(name), name not in IMAGE_NETS
+        self.net = _net(name, likelihood, num_features, small, dropout, generator)
+        self.likelihood = likelihood
+
+    @property
+    def head(self) -> nn.Module:
+        """The last layer."""
+        head = self.net[-1] if isinstance(self.net, nn.Sequential) else self.net.head
+        assert isinstance(head, nn.Module)
+        return head
+
+    def forward(self, features: Tensor | None, metadata: Tensor) -> Tensor:
+        outputs: Tensor = self.net(*([features] * self.takes_image), *([metadata] * self.takes_metadata))
+        return outputs
+
+
+def takes_image(name: str) -> bool:
+    """Return whether the net of this name reads images."""
+    return name in (*IMAGE_NETS, "both")
+
+
+def _net(name: str, likelihood: Likelihood, num_features: int, small: bool, dropout: float, generator: torch.Generator) -> Any:
+    outputs = likelihood.num_outputs
+    assert outputs is not None
+    settings: dict[str, Any] = {"small": small, "dropout": dropout, "generator": generator}
+    if name == "metadata":
+        return MetadataBlock(num_features, outputs, generator=generator)
+    if name == "mlp":
+        return _perceptron(num_features, outputs, dropout, generator)
+    if name != "fully-convolutional":
+        settings["pool"] = "mean"  # steadier than the largest of three views
+    net = metadata_net(num_features, outputs, **settings) if name == "both" else IMAGE_NET_OF[name](outputs, **settings)
+    image: Any = net.image if name == "both" else net
+    image.low_level = nn.Identity()  # it is the same in all nets, and computed once for all of them
+    return net
+
+
+def _perceptron(inputs: int, outputs: int, dropout: float, generator: torch.Generator) -> nn.Module:
+    first, last = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, outputs)
+    for layer in (first, last):
+        bound = layer.in_features**-0.5
+        nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return nn.Sequential(first, nn.ReLU(), nn.Dropout(dropout), last)

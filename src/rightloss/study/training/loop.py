@@ -28,8 +28,18 @@ from ..engines import Report
 from ..methods import METHODS
 from ..results import RunResult, trace_steps
 from .batches import Batch, Batches, seed_of, stream
-from .candidates import Candidate, Net, expected_log_likelihood, offsets_to_match, place_of, score, take_step
-from .models import LIKELIHOOD_OF, Model, takes_image
+from .candidates import (
+    LIKELIHOOD_OF,
+    Candidate,
+    Model,
+    Net,
+    expected_log_likelihood,
+    offsets_to_match,
+    place_of,
+    score,
+    take_step,
+    takes_image,
+)
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

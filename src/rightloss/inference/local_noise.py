@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...marginals import ClasswiseMarginal, Marginal, PoolMarginal
-from ...prevalence import Prevalence
-from ..priors import Params
-from ..target import LogPosterior
+from ..marginals import ClasswiseMarginal, Marginal, PoolMarginal
+from ..prevalence import Prevalence
+from .priors import Params
+from .target import LogPosterior
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

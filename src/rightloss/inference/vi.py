@@ -8,25 +8,24 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ...arrays import checked_choice, checked_int
-from ...losses.gain import at_reference
-from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
-from ...tensors import in_mode, own_random
-from ..diagnostics import judge_gaussian
-from ..distributions import Distribution, Layout, check_finite
-from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
-from ..minibatches import Batch, Data, Device, Minibatches, counting
-from ..posterior import Posterior, posterior_of
-from ..priors import Params
-from ..steps import positive_number, steps_of
-from ..target import LogPosterior, inference_method
-from .families import Family, MeanField, family_of
-from .local_reparametrisation import LocalNoise, local_noise_for
+from ..arrays import checked_choice, checked_int
+from ..losses.gain import at_reference
+from ..marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
+from ..tensors import in_mode, own_random
+from .diagnostics import judge_gaussian
+from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, LowRankGaussian, check_finite
+from .local_noise import LocalNoise, local_noise_for
+from .map import on_device, reset_marginal, unsaved_buffers, untrained_state
+from .minibatches import Batch, Data, Device, Minibatches, counting, steps_of
+from .posterior import Posterior, posterior_of
+from .priors import Params, positive_number
+from .target import LogPosterior, inference_method
 
 _ANCHORS = 32  # number of examples whose predictions are the inputs of q_ψ
 _CELLS = 512  # maximum number of these predictions, because dense maps have many
@@ -127,16 +126,23 @@ def variational(
         def result() -> Posterior:
             return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
 
-        slope = _Slope()
-        good = _Checkpoint([*q.leaves, *fixed.values()])
+        slope, changing = _Slope(), [*q.leaves, *fixed.values()]
+        good = [value.detach().clone() for value in changing]
+
+        def last_good() -> Posterior:
+            with torch.no_grad():
+                for value, kept_value in zip(changing, good, strict=True):
+                    value.copy_(kept_value)
+            return result()
+
         # the second moments of the gradients change as q widens, so Adam must forget them quickly
         optimizer = torch.optim.Adam(q.leaves, lr=lr, betas=(0.9, 0.99), fused=True)
         for step in steps_of(steps, "variational inference", progress):
             optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             optimizer.zero_grad()
             bound.landing = 2 * step >= steps
-            course.append(bound.climb(batch, step, lambda: good.restored(result)))
-            good.keep()
+            course.append(bound.climb(batch, step, last_good))
+            good = [value.detach().clone() for value in changing]
             if step >= steps - steps // _LAST:
                 slope.add(q)
             optimizer.step()
@@ -257,25 +263,6 @@ class _Bound:
         return [noise.to(like.device) for each in half for noise in (each, -each)][: self.samples]
 
 
-class _Checkpoint:
-    """The last values of some tensors for which the bound was finite."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self.tensors = tensors
-        self.keep()
-
-    def keep(self) -> None:
-        """Store the current values."""
-        self.values = [tensor.detach().clone() for tensor in self.tensors]
-
-    def restored(self, call: Callable[[], Any]) -> Any:
-        """Return `call()` with the stored values."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, self.values, strict=True):
-                tensor.copy_(value)
-        return call()
-
-
 def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tensor:
     """Return log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
     if target.pool is not None:
@@ -342,3 +329,134 @@ def _check(samples: int, temperature: float, steps: int, lr: float, initial_sd: 
     for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
         positive_number(value, name)
     checked_choice(estimator, "estimator", ("auto", "shared", "local"))
+
+
+_LOG_2PI_E = math.log(2 * math.pi) + 1
+_LARGEST_DENSE = 2000
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A Gaussian N(μ, Σ) over d weights, in training."""
+
+    leaves: list[Tensor]
+    noise_size: int
+
+    def draw(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        """Return w = μ + (a factor of Σ) · noise."""
+        ...
+
+    def score(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        """Return Σ⁻¹(w − μ) = −∇ log q(w) at `draw(noise)`, without gradient."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Return H[q] in nats."""
+        ...
+
+    def distribution(self) -> Distribution:
+        """Return the current Gaussian, detached."""
+        ...
+
+
+def family_of(name: str, start: Float[Tensor, " d"], deviation: float, rank: int) -> Family:
+    """Return the family of that name around `start`, with this standard deviation."""
+    families: dict[str, Callable[[], Family]] = {
+        "mean-field": lambda: MeanField(start, deviation),
+        "full-rank": lambda: FullRank(start, deviation),
+        "low-rank": lambda: LowRank(start, deviation, rank),
+    }
+    return families[checked_choice(name, "family", families)]()
+
+
+class MeanField:
+    """Σ = diag(σ²)."""
+
+    def __init__(self, start: Float[Tensor, " d"], deviation: float) -> None:
+        self.mean = start.clone().requires_grad_()
+        self.log_deviation = torch.full_like(start, math.log(deviation)).requires_grad_()
+        self.leaves, self.noise_size = [self.mean, self.log_deviation], len(start)
+
+    def draw(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return torch.addcmul(self.mean, self.log_deviation.exp(), noise)
+
+    @torch.no_grad()
+    def score(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return noise * torch.exp(-self.log_deviation)
+
+    def entropy(self) -> Tensor:
+        return self.log_deviation.sum() + 0.5 * _LOG_2PI_E * len(self.mean)
+
+    def distribution(self) -> DiagonalGaussian:
+        return DiagonalGaussian(self.mean.detach().clone(), self.log_deviation.detach().exp())
+
+
+class FullRank:
+    """Σ = F Fᵀ with F = diag(s)(I + U), U strictly below the diagonal."""
+
+    def __init__(self, start: Float[Tensor, " d"], deviation: float) -> None:
+        if len(start) > _LARGEST_DENSE:
+            raise ValueError(
+                f"Expected at most {_LARGEST_DENSE} weights for family='full-rank', but got {len(start)}, "
+                f"with {len(start) ** 2:,} covariances: use family='low-rank' or 'mean-field'."
+            )
+        self.mean = start.clone().requires_grad_()
+        self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
+        self.below = start.new_zeros(len(start), len(start)).requires_grad_()
+        self.leaves, self.noise_size = [self.mean, self.log_scale, self.below], len(start)
+
+    def factor(self) -> Float[Tensor, "d d"]:
+        """F, lower triangular."""
+        return self.log_scale.exp()[:, None] * (self.below.tril(-1) + torch.eye(len(self.mean)).to(self.mean))
+
+    def draw(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return self.mean + self.log_scale.exp() * (noise + self.below.tril(-1) @ noise)
+
+    @torch.no_grad()
+    def score(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return torch.linalg.solve_triangular(self.factor().T, noise[:, None], upper=True)[:, 0]
+
+    def entropy(self) -> Tensor:
+        return self.log_scale.sum() + 0.5 * _LOG_2PI_E * len(self.mean)
+
+    def distribution(self) -> DenseGaussian:
+        return DenseGaussian(self.mean.detach().clone(), self.factor().detach())
+
+
+class LowRank:
+    """Σ = D (I + A Aᵀ) D with D = diag(s) and A of `rank` columns."""
+
+    def __init__(self, start: Float[Tensor, " d"], deviation: float, rank: int) -> None:
+        if rank > len(start):
+            raise ValueError(f"Expected `rank` up to the number of weights, {len(start)}, but got {rank}: lower it.")
+        self.mean = start.clone().requires_grad_()
+        self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
+        # not 0, where the gradient of A is always 0
+        common = torch.randn(len(start), rank, dtype=start.dtype) / math.sqrt(len(start) * rank)
+        self.common = common.to(start.device).requires_grad_()
+        self.leaves, self.noise_size = [self.mean, self.log_scale, self.common], len(start) + rank
+
+    def draw(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        return self.mean + self.log_scale.exp() * self._spread(noise)
+
+    @torch.no_grad()
+    def score(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        away, common = self._spread(noise), self.common
+        inner = torch.linalg.solve(self._inner(), common.T @ away)  # Woodbury
+        return (away - common @ inner) * torch.exp(-self.log_scale)
+
+    def entropy(self) -> Tensor:
+        half_log_det = self.log_scale.sum() + 0.5 * torch.logdet(self._inner())
+        return half_log_det + 0.5 * _LOG_2PI_E * len(self.mean)
+
+    def distribution(self) -> LowRankGaussian:
+        scale = self.log_scale.detach().exp()
+        return LowRankGaussian(self.mean.detach().clone(), scale[:, None] * self.common.detach(), scale)
+
+    def _spread(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        own, common = noise.split([len(self.mean), self.common.shape[1]])
+        return own + self.common @ common
+
+    def _inner(self) -> Float[Tensor, "r r"]:
+        """I + AᵀA."""
+        return torch.eye(self.common.shape[1]).to(self.mean) + self.common.T @ self.common

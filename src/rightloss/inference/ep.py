@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 
-from ...arrays import checked_int
-from ...prevalence import Prevalence
-from ...tensors import own_random
-from ..diagnostics import judge_gaussian
-from ..distributions import DenseGaussian, Diverged
-from ..joint_model import JointModel
-from ..map import map_estimate
-from ..minibatches import Data, Device, Minibatches
-from ..posterior import Posterior, posterior_of
-from ..priors import Params
-from ..steps import positive_number, steps_of
-from ..target import LogPosterior, inference_method
-from .factors import Factors, Head, SiteGroup, factors_of, head_of
-from .sites import GaussianMoments, NaturalParameters
+from ..arrays import checked_int
+from ..prevalence import Prevalence
+from ..tensors import own_random
+from .diagnostics import judge_gaussian
+from .distributions import DenseGaussian, Diverged
+from .ep_factors import Factors, Head, SiteGroup, factors_of, head_of
+from .ep_sites import GaussianMoments, NaturalParameters
+from .map import map_estimate
+from .minibatches import Data, Device, Minibatches, steps_of
+from .posterior import Posterior, posterior_of
+from .prediction import JointModel
+from .priors import Params, positive_number
+from .target import LogPosterior, inference_method
 
 _HALVINGS = 12  # factor of a step that does not give a Gaussian
 _START = 100  # steps towards the mode

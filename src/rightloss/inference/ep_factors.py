@@ -15,15 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ...likelihoods import Bernoulli, Categorical, Likelihood
-from ...losses.gain import at_reference
-from ...losses.streams import stream_columns
-from ..distributions import Layout
-from ..fisher import loss_mix
-from ..joint_model import JointModel
-from ..priors import Params
-from ..target import LogPosterior
-from .sites import (
+from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..losses.gain import at_reference
+from ..losses.streams import stream_columns
+from .distributions import Layout
+from .ep_sites import (
     ExampleSites,
     MarginalSites,
     MarginalTangents,
@@ -32,6 +28,10 @@ from .sites import (
     Sites,
     normal_points,
 )
+from .fisher import loss_mix
+from .prediction import JointModel
+from .priors import Params
+from .target import LogPosterior
 
 SiteGroup = list[tuple[Sites, float]]
 
@@ -232,44 +232,27 @@ def output_table(
     if sampled is not None:
         assert log_offset is not None
         return _Streams(output_table(likelihood, None), log_offset, sampled)
-    if isinstance(likelihood, Categorical):
-        return _Softmax(log_offset)
-    if isinstance(likelihood, Bernoulli):
-        return _Logistic(log_offset)
+    if isinstance(likelihood, Categorical | Bernoulli):
+        return _Softmax(log_offset, isinstance(likelihood, Bernoulli))
     return _AnyTable(likelihood, log_offset)
 
 
 class _Softmax:
-    """∇ log p_k = e_k − p, ∇² log p_k = p pᵀ − diag p."""
+    """∇ log p_k = e_k − p, ∇² log p_k = p pᵀ − diag p. With a single output, `logistic`, that of class 0 is 0."""
 
-    def __init__(self, log_offset: Tensor | None) -> None:
-        self.log_offset = log_offset
+    def __init__(self, log_offset: Tensor | None, logistic: bool) -> None:
+        self.log_offset, self.fixed = log_offset, int(logistic)
 
     def log_probs(self, z: Tensor) -> Tensor:
+        z = F.pad(z, (self.fixed, 0))
         return F.log_softmax(z if self.log_offset is None else z + self.log_offset, -1)
 
     def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         log_p = self.log_probs(z)
-        p = log_p.exp()
+        p, free = log_p.exp(), slice(self.fixed, None)
+        gradients = torch.eye(p.shape[-1]).to(p) - p.unsqueeze(-2)
         hessians = p.unsqueeze(-1) * p.unsqueeze(-2) - torch.diag_embed(p)
-        return log_p, torch.eye(p.shape[-1]).to(p) - p.unsqueeze(-2), hessians.unsqueeze(-3)
-
-
-class _Logistic:
-    """∇ log p = (−p_1, p_0), ∇² log p_k = −p_0 p_1."""
-
-    def __init__(self, log_offset: Tensor | None) -> None:
-        self.shift = 0.0 if log_offset is None else log_offset[1] - log_offset[0]
-
-    def log_probs(self, z: Tensor) -> Tensor:
-        z = z + self.shift
-        return torch.cat([F.logsigmoid(-z), F.logsigmoid(z)], -1)
-
-    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        log_p = self.log_probs(z)
-        p = log_p.exp()
-        gradients = torch.stack([-p[..., 1], p[..., 0]], -1).unsqueeze(-1)
-        return log_p, gradients, -p.prod(-1)[..., None, None, None]
+        return log_p, gradients[..., free], hessians[..., free, free].unsqueeze(-3)
 
 
 class _Streams:

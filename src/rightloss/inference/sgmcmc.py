@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -18,19 +18,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...arrays import checked_int
-from ...prevalence import Prevalence
-from ...tensors import in_mode, own_random
-from ..diagnostics import judge_chains
-from ..distributions import Layout, Particles, check_finite
-from ..joint_model import JointModel
-from ..map import map_estimate, on_device, reset_marginal, thinned, untrained_state
-from ..minibatches import Data, Device, Minibatches
-from ..posterior import Posterior, posterior_of
-from ..priors import Params
-from ..steps import positive_number, steps_of
-from ..target import LogPosterior, inference_method
-from .adaptation import FIRST_SCALE, ChainGradients, fitted_scale, gradient_noise, heat, most_heated, steady_lr, steepest
+from ..arrays import checked_int
+from ..marginals import MarginalState, MinibatchEstimate, RunningMarginal
+from ..prevalence import Prevalence
+from ..tensors import in_mode, own_random
+from .diagnostics import judge_chains
+from .distributions import Layout, Particles, check_finite
+from .map import map_estimate, on_device, reset_marginal, thinned, untrained_state
+from .minibatches import Batch, Data, Device, Minibatches, steps_of
+from .posterior import Posterior, posterior_of
+from .prediction import JointModel, check_given
+from .priors import Params, positive_number
+from .target import LogPosterior, inference_method
+from .weight_sets import CarriedMarginal, evaluate_many, marginal_of_sets
 
 _ADAPTATIONS = 8  # in the warm-up, at most
 
@@ -104,28 +104,12 @@ def sghmc(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
+    options = ChainOptions(steps, thin, chains, warmup, lr, temperature, scale, batch_size, start, seed, device, progress)
     return run_chains(target, data, Underdamped(positive_number(friction, "friction")), options)
 
 
 @inference_method
-def sgld(
-    target: LogPosterior,
-    data: Data,
-    *,
-    chains: int = 4,
-    steps: int = 10_000,
-    warmup: int | None = None,
-    thin: int = 20,
-    lr: float | None = None,
-    temperature: float = 1.0,
-    scale: Literal["adaptive"] | float = "adaptive",
-    batch_size: int | None = 128,
-    start: Posterior | Params | None = None,
-    seed: int = 0,
-    device: Device = None,
-    progress: bool | None = None,
-) -> Posterior:
+def sgld(target: LogPosterior, data: Data, *, steps: int = 10_000, thin: int = 20, **options: Any) -> Posterior:
     """Draw from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011):
 
         u ← u + lr ∇ log p(u|X,Y) + N(0, 2 lr T),  w = s ⊙ u.
@@ -136,22 +120,13 @@ def sgld(
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
-        chains: number of chains, run together.
         steps: total number of steps of each chain.
-        warmup: number of these for the warm-up; None for a quarter.
         thin: keep a draw every `thin` steps.
-        lr: step size, in units of s². None for 0.1 divided by the largest curvature in u, halved until minibatches contribute
-            at most a quarter of the temperature.
-        temperature: T.
-        scale: s: "adaptive", or a number.
-        batch_size: examples per step; None for all.
-        start: a Posterior, or weights by name; None to run `map_estimate` first.
-        seed: seed of the data's order and of the noise.
-        device: the device to compute on.
-        progress: whether to show a progress bar.
+        **options: the other arguments of `sghmc` except `friction`. `lr` is in units of s², by default 0.1 divided by the
+            largest curvature in u, halved until minibatches contribute at most a quarter of the temperature.
 
     Returns:
-        The same as `sghmc`, which documents the arguments in full.
+        The same as `sghmc`.
 
     Raises:
         Diverged: if a value is not finite; the error's `.posterior` has the draws so far.
@@ -165,8 +140,7 @@ def sgld(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return run_chains(target, data, Overdamped(), options)
+    return run_chains(target, data, Overdamped(), ChainOptions(steps=steps, thin=thin, **options))
 
 
 class Underdamped:
@@ -227,18 +201,18 @@ class Overdamped:
 class ChainOptions:
     """The common arguments of the samplers; `sghmc` documents them."""
 
-    chains: int
     steps: int
-    warmup: int | None
     thin: int
-    lr: float | None
-    temperature: float
-    scale: Literal["adaptive"] | float
-    batch_size: int | None
-    start: Posterior | Params | None
-    seed: int
-    device: Device
-    progress: bool | None
+    chains: int = 4
+    warmup: int | None = None
+    lr: float | None = None
+    temperature: float = 1.0
+    scale: Literal["adaptive"] | float = "adaptive"
+    batch_size: int | None = 128
+    start: Posterior | Params | None = None
+    seed: int = 0
+    device: Device = None
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("chains", "steps", "thin"):
@@ -385,14 +359,9 @@ def _placed(
         theirs = _start_draws(start, own, options.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
         rest |= {name: value for name, value in theirs.items() if name in rest}
-    elif isinstance(start, Mapping):
-        named = start
     else:
-        raise ValueError(
-            f"Expected `start` to be a Posterior or weights by name, but got {type(start).__name__}: write "
-            "start=map_estimate(target, data)."
-        )
-    _check_start(named, own, options.chains)
+        named = start
+    check_given(named, own, "start", options.chains)
     each = {name: named.get(name, value).to(value).expand(options.chains, *value.shape) for name, value in own.items()}
     return Layout.of(own).flatten(on_device(each, options.device)), on_device(rest, options.device)
 
@@ -416,11 +385,170 @@ def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Ge
     return whole | drawn | {name: value[0] for name, value in shared.items()}
 
 
-def _check_start(named: Params, own: Params, chains: int) -> None:
-    for name, value in named.items():
-        if name not in own or value.shape not in (own[name].shape, (chains, *own[name].shape)):
-            expected = tuple(own[name].shape) if name in own else f"one of {list(own)[:10]}"
-            raise ValueError(
-                f"Expected the weights to start from by the target's names and shapes, but got {name!r} of shape "
-                f"{tuple(value.shape)} for {expected}: take those of target.parameters(), or {chains} of each."
-            )
+FIRST_SCALE = 1e-3  # initial s
+_REACH = 0.3  # step of finite differences, in units of s
+_HEAT = 0.25  # fraction of the temperature that minibatches may contribute, if the step size is chosen automatically
+_QUANTILE = 0.9  # fraction of the directions for which that must hold
+_HALVINGS = 12
+
+Response = Callable[[float], Tensor]
+Epoch = float | tuple[float | None, float] | None  # steps per epoch; of labelled and of unlabelled rows, if in parts
+
+
+class ChainGradients:
+    """The log posterior's gradients, for all chains together.
+
+    Args:
+        target: the log posterior.
+        batches: the data.
+        chains: number of chains.
+        fixed: weights that do not change, by name.
+    """
+
+    def __init__(
+        self, target: LogPosterior, batches: Minibatches, chains: int, fixed: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self.target, self.batches, self.chains, self.fixed = target, batches, chains, dict(fixed or {})
+        self.layout = Layout.of(target.parameters())
+        self.marginal = _marginal(target)
+        self.last: Tensor | None = None
+
+    def batch(self) -> Batch:
+        """Return the data of one step: all data, or one minibatch for each chain."""
+        return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
+
+    def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
+        """Return two minibatches for each chain, drawn with replacement, that differ in only one source of noise."""
+        one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
+        if len(one) == 2 or len(other) == 2:
+            return one, other
+        return one, (*one[:2], other[2]) if unlabelled else (*other[:2], one[2])
+
+    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
+        """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
+        leaf = weights.detach().requires_grad_()
+        values, estimate = self._evaluate(leaf, batch)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        assert self.target.num_data is not None
+        return gradient * self.target.num_data, values.detach(), estimate
+
+    def moved(self, weights: Float[Tensor, "c d"]) -> tuple[Tensor, Tensor]:
+        """Return gradients and values on the next minibatch, and update the marginal, as in a step to these weights."""
+        batch = self.batch()
+        if isinstance(self.marginal, CarriedMarginal) and self.last is not None:
+            with torch.no_grad():
+                before = self._evaluate(self.last, batch)[1]
+            assert before is not None
+            self.marginal.expect(before.log_m)
+        gradient, values, estimate = self.at(weights, batch)
+        if self.marginal is not None and estimate is not None:
+            self.marginal.update(estimate)
+        self.last = weights
+        return gradient, values
+
+    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, MinibatchEstimate | None]:
+        return evaluate_many(self.target, self._named(weights), batch, self.marginal, shared=self.batches.at_once)
+
+    def _named(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return all weights of the chains' nets."""
+        shared = {name: value.expand(len(weights), *value.shape) for name, value in self.fixed.items()}
+        return {**self.layout.unflatten(weights), **shared}
+
+
+def fitted_scale(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
+    """Return s after one more iteration towards rows of length 1 of the Hessian in u, s_i H_ij s_j.
+
+    The lengths are estimated from Hessian-vector products with random directions, by differences of gradients (equilibration;
+    Dauphin et al. 2015). Unlike the diagonal they include the dependence between weights, and are positive even if the
+    curvature is not.
+
+    Args:
+        gradients: of the log posterior.
+        weights: the weights of each chain.
+        scale: s of the previous iteration.
+        probes: number of random directions for each chain.
+    """
+    squares = torch.zeros_like(scale)
+    for _ in range(probes):
+        batch, shift = gradients.batch(), _REACH * scale * torch.randn_like(weights)
+        change = gradients.at(weights + shift, batch)[0] - gradients.at(weights - shift, batch)[0]
+        squares += (scale * change / (2 * _REACH)).square().mean(0) / probes
+    length = torch.nan_to_num(squares.sqrt(), nan=1.0)
+    return scale / length.clamp(1e-6, 1e6).sqrt()
+
+
+def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], rounds: int = 8) -> float:
+    """Return the largest curvature in u over directions and chains, by power iteration on differences of gradients."""
+    direction = torch.randn_like(weights)
+    largest = 1.0
+    for _ in range(rounds):
+        direction = direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        batch, shift = gradients.batch(), _REACH * scale * direction
+        change = gradients.at(weights + shift, batch)[0] - gradients.at(weights - shift, batch)[0]
+        direction = torch.nan_to_num(scale * change / (2 * _REACH))
+        largest = float(direction.norm(dim=1).max())
+    return largest
+
+
+def gradient_noise(
+    gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
+) -> Tensor:
+    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
+
+    If the unlabelled rows are in parts as well, it is that of the labelled and of the unlabelled rows, (2, d).
+    """
+    if gradients.batches.at_once:
+        return torch.zeros_like(scale)
+
+    def variance(unlabelled: bool) -> Tensor:
+        two = (gradients.any_two(unlabelled) for _ in range(pairs))
+        differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
+        return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+
+    return variance(False) if gradients.batches.others is None else torch.stack([variance(False), variance(True)])
+
+
+def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoch: Epoch) -> Float[Tensor, " d"]:
+    """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
+
+    A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
+    epoch
+    are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N divided by the size of a minibatch. If
+    E is whole, M = E, and errors cancel within each epoch, as do the parts of the response that are slower than an epoch; else
+    M = ⌊E⌋, and they cancel in part. Averaged over the position in the epoch, Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M
+    E)) remains.
+
+    Args:
+        noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
+        response: h.
+        epoch: E, of each source; None for independent minibatches.
+    """
+    if isinstance(epoch, tuple):
+        return heat(noise[0], response, epoch[0]) + heat(noise[1], response, epoch[1])
+    gain = response.square().sum()
+    if epoch is not None:
+        steps = int(epoch)
+        summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
+        gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
+    return noise * float(gain.clamp_min(0))
+
+
+def steady_lr(
+    noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
+) -> float:
+    """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
+    halved = (largest / 2**times for times in range(_HALVINGS))
+    return next(
+        (lr for lr in halved if most_heated(heat(noise, response(lr), epoch)) <= _HEAT * temperature), largest / 2**_HALVINGS
+    )
+
+
+def most_heated(heated: Float[Tensor, " d"]) -> float:
+    """Return the heat that nine of ten directions do not exceed; above the temperature, no correction can fix it."""
+    return float(heated.sort().values[int(_QUANTILE * (len(heated) - 1))])
+
+
+def _marginal(target: LogPosterior) -> MarginalState | None:
+    if isinstance(target.marginal, RunningMarginal):
+        return CarriedMarginal(target.marginal.decay)
+    return marginal_of_sets(target)
