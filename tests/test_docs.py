@@ -263,6 +263,24 @@ false
         scripts("programs").run(text.replace(" no-run", ""), tmp_path)
 
 
+def test_the_page_of_biases_has_what_is_right_in_bold_and_a_column_for_each_selection(scripts: Any) -> None:
+    about = {
+        "model": "straight",
+        "remedy": "none",
+        "best": "0.01",
+        "population": "0.05",
+        "beyond_low": "0",
+        "beyond_high": "0.9",
+    }
+    rows = [
+        {**about, "selection": kind, "beyond": value, "right": right, "mean_prediction": mean}
+        for kind, value, right, mean in (("by label", "0.0005", "yes", "0.05"), ("by both", "0.2", "no", "0.3"))
+    ]
+    page = scripts("studies").biases_page(rows)
+    assert "| straight | none | **0.0005** (0.0000 to 0.9000) | 0.2000 (0.0000 to 0.9000) |" in page
+    assert "| straight | none | 0.0500 | 0.3000 |" in page
+
+
 def test_the_risks_of_the_tutorial_follow_from_its_shares() -> None:
     """At both ends of the interval that it shows, by moving a risk of a half."""
     text = text_of(ROOT / "docs" / "tutorials" / "table.md")
