@@ -185,7 +185,8 @@ def rows_of(table: Array) -> Array:
     """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
     if table.ndim <= 2:
         return table
-    return array_namespace(table).moveaxis(table, 1, -1).reshape(-1, table.shape[1])
+    last = (0, *range(2, table.ndim), 1)
+    return array_namespace(table).permute_dims(table, last).reshape(-1, table.shape[1])  # torch's vmap has no moveaxis
 
 
 def map_of(rows: Array, shape: Sequence[int]) -> Array:
