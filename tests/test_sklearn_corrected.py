@@ -43,7 +43,7 @@ from xgboost import XGBClassifier
 
 from rightloss import Prevalence, PrevalenceWarning
 from rightloss.calibration import fit_calibration, smooth_likelihoods
-from rightloss.calibration.choice import choose_correction, clearly_best
+from rightloss.calibration.auto import choose_correction, clearly_best
 from rightloss.calibration.held_out import HeldOut
 from rightloss.metrics import evaluate
 from rightloss.predictive import retarget

@@ -14,7 +14,7 @@ from sklearn.model_selection import PredefinedSplit
 from tables import people
 
 from rightloss import Prevalence, retarget
-from rightloss.calibration.choice import expected_gain, score
+from rightloss.calibration.auto import expected_gain, score
 from rightloss.calibration.held_out import HeldOut
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 from rightloss.sklearn.folds import GivenRows

@@ -29,7 +29,7 @@ from sklearn.utils.validation import (
 
 from ..arrays import checked_choice
 from ..calibration import Calibration, fit_mean, smooth_likelihoods
-from ..calibration.choice import choose_correction, compare, corrections, cross_fitted, is_smoothed
+from ..calibration.auto import choose_correction, compare, corrections, cross_fitted, is_smoothed
 from ..calibration.held_out import HeldOut
 from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget

@@ -1,4 +1,4 @@
-"""Choose a correction, or a model, by the score of held-out predictions at the population.
+"""The rule of `auto`: choose a correction, or a model, by the score of held-out predictions at the population.
 
 Stage: held-out `log_probs` at π by name, labels, π → scores with standard errors → the name of one.
 """
