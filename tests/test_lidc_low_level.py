@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -143,5 +144,5 @@ class TestRandomWeights:
 
 def test_images_of_other_shapes_and_other_strides_are_refused() -> None:
     for shape in [(2, 3, 8, 8), (2, 8, 8)]:
-        assert_refused(lambda shape=shape: LowLevelBlock()(torch.rand(shape)), rf"\(n, 1, h, w\).*{', '.join(map(str, shape))}")
+        assert_refused(partial(LowLevelBlock(), torch.rand(shape)), rf"\(n, 1, h, w\).*{', '.join(map(str, shape))}")
     assert_refused(lambda: LowLevelBlock(stride=3), "stride")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ class TestStart:
     def test_outputs_are_a_number_or_those_of_a_likelihood(self) -> None:
         assert convnet(Gaussian(2), small=True)(images()).shape == (4, 2)
         with unchecked_types():
-            assert convnet(np.int64(3), small=True)(images()).shape == (4, 3)
+            assert convnet(cast(Any, np.int64(3)), small=True)(images()).shape == (4, 3)
 
     @each_net
     def test_a_seed_or_a_generator_gives_the_same_net_again(self, make: Make) -> None:

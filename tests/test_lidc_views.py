@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -207,7 +207,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: orthogonal_views(volumes(), EYE, spacing=[1.0, 1.0, 2.0]),
         r"of shape \(2,\), but got \[1\.0, 1\.0, 2\.0\]",
     ),
-    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing` to be a finite number"),
+    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=cast(Any, [1.0, 2.0])), "`spacing` to be a finite number"),
     "spacing_mm below 0": (lambda: RandomViews()(volumes(), spacing_mm=-1), "`spacing_mm` to be positive"),
     "outside NaN": (lambda: FixedViews(outside=math.nan), "`outside` to be a finite number"),
     "one volume": (lambda: RandomViews()(volumes()[0, 0]), r"patches of shape \(n, h, w\) or \(n, d, h, w\)"),
@@ -216,7 +216,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "complex patches": (lambda: orthogonal_views(volumes() * 1j, EYE), "real numbers.*complex64"),
     "no patches": (lambda: RandomViews()(volumes(0)), "at least one patch"),
     "rotations of other patches": (lambda: orthogonal_views(volumes(3), EYE), r"\(3, t, 3, 3\)"),
-    "an array of rotations": (lambda: orthogonal_views(volumes(), EYE.numpy()), "a tensor of floats"),
+    "an array of rotations": (lambda: orthogonal_views(volumes(), cast(Any, EYE.numpy())), "a tensor of floats"),
     "a mirror": (lambda: orthogonal_views(volumes(), torch.stack([EYE[0], -EYE[1]])), "but number 0 of example 1 is"),
     "a stretch": (lambda: orthogonal_views(volumes(), 1.1 * EYE), "columns are orthonormal.*stretch by `spacing`"),
     "a rotation of NaN": (lambda: orthogonal_views(volumes(), EYE * torch.nan), "columns are orthonormal"),
@@ -225,7 +225,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(2, 3), torch.zeros(2, 4)),
         r"`flips` of shape \(2, 3\), but got shape \(2, 4\)",
     ),
-    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),
+    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=cast(Any, 3)), "to be a torch.Generator, but got int"),
     "no rotations drawn": (lambda: random_rotations(0), "`n` to be an int of at least 1"),
     "no draws": (lambda: averaged(draws=0), "`draws` to be an int of at least 1"),
     "extra without its tuple": (lambda: averaged(extra=torch.ones(2, 3)), r"extra=\(metadata,\)"),

@@ -512,11 +512,10 @@ def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoc
     """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
 
     A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
-    epoch
-    are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N divided by the size of a minibatch. If
-    E is whole, M = E, and errors cancel within each epoch, as do the parts of the response that are slower than an epoch; else
-    M = ⌊E⌋, and they cancel in part. Averaged over the position in the epoch, Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M
-    E)) remains.
+    epoch are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N divided by the size of a
+    minibatch. If E is whole, M = E, and errors cancel within each epoch, as do the parts of the response that are slower than
+    an epoch; else M = ⌊E⌋, and they cancel in part. Averaged over the position in the epoch, Var ξ (Σ_j h_j² − Σ_j (h_j + … +
+    h_{j+M−1})²/(M E)) remains.
 
     Args:
         noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.

@@ -95,10 +95,8 @@ def log_posterior(
         prevalence: π, ρ and κ.
         likelihood: Categorical by default. Its own parameters, if any, are part of w.
         marginal: the estimator of q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. Every method starts with
-            a
-            reset marginal, so that its result does not depend on earlier runs: it uses a copy of a running average or a pool,
-                and
-            calls `reset` on others, unless they are in eval mode.
+            a reset marginal, so that its result does not depend on earlier runs: it uses a copy of a running average or a pool,
+            and calls `reset` on others, unless they are in eval mode.
         prior: weights by name → log p(w), such as `gaussian_prior(1.0)`; `layer_prior(model, 1.0, likelihood)` by default.
         num_data: N, the number of training examples; by default the size of the method's data. Examples with only ignored
             labels do not count; a dense map counts as one, because its cells are correlated.

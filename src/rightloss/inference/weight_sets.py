@@ -247,9 +247,8 @@ class CarriedMarginal:
 
     A running average estimates p(y|w) at past weights. An optimiser slows down, so the average catches up; a chain does not,
     and its draws would have too small a variance. Here the average is first multiplied by the change of m in the step, on the
-    same
-    minibatch, where most of the noise cancels: log q ← log q + log m(w_t) − log m(w_{t−1}). Then m(w_t) is averaged in. (This
-    is the estimator of Cutkosky and Orabona 2019, with ratios instead of differences, so that q is positive.)
+    same minibatch, where most of the noise cancels: log q ← log q + log m(w_t) − log m(w_{t−1}). Then m(w_t) is averaged in.
+    (This is the estimator of Cutkosky and Orabona 2019, with ratios instead of differences, so that q is positive.)
 
     Args:
         decay: the decay of the running average.
