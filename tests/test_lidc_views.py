@@ -225,7 +225,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(2, 3), torch.zeros(2, 4)),
         r"`flips` of shape \(2, 3\), but got shape \(2, 4\)",
     ),
-    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=cast(Any, 3)), "to be a torch.Generator, but got int"),
+    "a seed for a generator": (
+        lambda: RandomViews()(volumes(), generator=cast(Any, 3)),
+        "to be a torch.Generator, but got int",
+    ),
     "no rotations drawn": (lambda: random_rotations(0), "`n` to be an int of at least 1"),
     "no draws": (lambda: averaged(draws=0), "`draws` to be an int of at least 1"),
     "extra without its tuple": (lambda: averaged(extra=torch.ones(2, 3)), r"extra=\(metadata,\)"),
