@@ -308,7 +308,7 @@ def gain_loss(
         rows = labels.count if isinstance(labels.count, int) else labels.rows
         rows = rows if group is None else rows * dist.get_world_size(group)
         read = None
-        if log_m.ndim > 1 and (labels.valid is not None or group is not None):  # ranks must agree whether they ask each other
+        if log_m.ndim > 1 and (labels.multiples is not None or group is not None):  # ranks must agree whether they ask each other
             read = sum_over_ranks(torch.as_tensor(labels.count).to(log_m), group) > UNREAD**0.5
         return marginal.update(MinibatchEstimate(log_m, rows, measure, readable and batch.nonfinite == "raise", read=read))
 
@@ -359,7 +359,7 @@ def cross_entropy(
         table = at_reference(likelihood.table(batch.rows(), batch.support), log_offset)
         loss = labels.mask(-labels.gather(table if weights is None else table * weights))
         return batch.reduce(loss, reduction, group)
-    plain = labels.valid is None and labels.multiples is None and weights is None and group is None and reduction != "none"
+    plain = labels.multiples is None and weights is None and group is None and reduction != "none"
     if plain and batch.outputs.numel() > LARGE and not cannot_be_read(batch.outputs):
         if (fused := fused_cross_entropy(batch, log_offset, reduction)) is not None:
             return fused
