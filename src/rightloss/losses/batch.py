@@ -15,11 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..arrays import checked_choice, map_of, rows_of
-from ..likelihoods import Bernoulli, Findings, Likelihood
+from ..likelihoods import Likelihood
 from ..marginals import gather_ranks, sum_over_ranks
 from ..prevalence import (
     AnyPrevalence,
-    ContinuousPrevalence,
     MultilabelPrevalence,
     Prevalence,
     PrevalenceWarning,
@@ -374,30 +373,6 @@ def finding(batch: LabelledBatch, number: int) -> LabelledBatch | None:
     own = Labels(index, votes, 2, len(outputs))
     shape = outputs.shape[:1] if batch.outputs.ndim == 2 else outputs.shape  # two dimensions for cells of maps
     return LabelledBatch(outputs, own, None, shape, batch.nonfinite)
-
-
-def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
-    """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
-    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
-        remedy = "call the class, and pass other arguments by name (marginal=…)"
-        raise ValueError(f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: {remedy}.")
-    if isinstance(prevalence, MultilabelPrevalence):
-        if not isinstance(likelihood, Bernoulli | Findings):
-            came = f"{type(likelihood).__name__}: leave out `likelihood`"
-            raise ValueError(f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got {came}.")
-    elif isinstance(prevalence, Prevalence):
-        if not likelihood.over_classes:
-            came = f"a Prevalence of {prevalence.num_classes} classes: a density has no classes"
-            raise ValueError(f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got {came}.")
-        if likelihood.num_classes not in (None, prevalence.num_classes):
-            wanted = f"{likelihood.num_classes} classes for {type(likelihood).__name__}"
-            raise ValueError(f"Expected a prevalence of {wanted}, but got {prevalence.num_classes}: list the same in both.")
-    elif isinstance(prevalence, ContinuousPrevalence):
-        if likelihood.over_classes:
-            came = "a ContinuousPrevalence: use Prevalence([…]), or Gaussian() for regression"
-            raise ValueError(f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got {came}.")
-    else:
-        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
 
 def check_options(reduction: object, nonfinite: object, ignore_index: object) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..arrays import rows_of
 from ..likelihoods import Likelihood
+from ..likelihoods.standard import likelihood_of
 from ..marginals import (
     BatchMarginal,
     Marginal,
@@ -37,11 +38,9 @@ from .functional import (
     cross_entropy,
     gain_loss,
     importance,
-    likelihood_of,
     loss_with_rows,
     marginal_of,
     measure_of,
-    rows_given,
     usable,
 )
 from .gain import PriorTerms, at_reference, log_mean_prediction, prior_terms
@@ -223,8 +222,7 @@ class _Loss(nn.Module):
                 raise ValueError(f"Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got {came}.")
         if not self._takes_unlabelled:
             return None
-        rows = rows_given(unlabelled, self.unlabelled_weight, self.unlabelled_evidence)
-        return usable(rows, self._prevalence, group)
+        return usable(unlabelled, self._prevalence, group, self.unlabelled_weight, self.unlabelled_evidence)
 
     def _make_population_marginal(self, decay: float) -> RunningMarginal:
         if self.population_marginal is None:

@@ -297,7 +297,6 @@ def _computed_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: float |
         sampling=mix(terms.sampling),
         log_offset=offset(terms.log_offset),
         log_adjust=offset(terms.log_adjust),
-        log_importance=None,
         at_population=False,
     )
 
