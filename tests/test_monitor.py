@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.losses.batch import class_batch
-from rightloss.losses.monitor import FALSE_ALARMS, Monitor
+from rightloss.losses.monitor import FALSE_ALARMS, Monitor, _Average
 from rightloss.tensors import tensor_of
 
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
@@ -185,6 +185,14 @@ class TestMeanPrediction:
     def test_right_training_is_not_disturbed(self, name: str, rate: float) -> None:
         criterion = LOSSES[name](rl.Prevalence.binary(rate))
         assert warned(lambda: train(criterion, 0, 300)) == []
+
+
+def test_a_running_mean_has_the_standard_error_of_the_batches() -> None:
+    values, average = torch.randn(9, 2, dtype=torch.float64), _Average()
+    for each in values:
+        average.add(each)
+    torch.testing.assert_close(average.mean, values.mean(0))
+    torch.testing.assert_close(average.standard_error, values.std(0) / 3)
 
 
 class TestLogits:

@@ -62,14 +62,6 @@ class TestPredictive:
         np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
         np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
 
-    def test_it_is_the_prediction_with_the_intercepts_moved(self) -> None:
-        posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
-        draws = posterior.distribution.draws.clone()  # type: ignore[attr-defined]
-        draws[:, -3:] += to.log() - tensor_of(prevalence_of(posterior).population).log()  # the output's biases come last
-        model, layout = posterior.module(), posterior.layout
-        moved = Posterior(model, prevalence_of(posterior).retarget(to), Categorical(3), Particles(draws), layout)
-        torch.testing.assert_close(predictive(posterior, X, to), moved.predict(X).log_probs)
-
     def test_retargeting_the_average_weights_the_draws(self) -> None:
         posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
         ratio = to / tensor_of(prevalence_of(posterior).population)

@@ -408,7 +408,7 @@ def _check_tensors(outputs: object, target: object, name: str) -> None:
     if not outputs.is_floating_point():
         remedy = "pass the outputs of the last layer, without a softmax"
         raise ValueError(f"Expected {name} to be an unnormalised float tensor, but got {outputs.dtype}: {remedy}.")
-    if outputs.ndim == 0 or outputs.shape[0] == 0:
+    if outputs.ndim == 0 or outputs.numel() == 0:
         raise ValueError(
             "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
         )
@@ -421,8 +421,6 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
         came = f"{target.dtype} of shape {tuple(target.shape)}: call `target.long()` on class numbers"
         raise ValueError(f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {came}.")
     index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
-    if index.shape[0] == 0:
-        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     if cannot_be_read(index):
         valid = index != ignore_index
         return Labels(torch.where(valid, index, 0), None, num_classes, valid.sum(), valid)
@@ -447,8 +445,6 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
     """Return soft labels `(n, k)` as checked `Labels`: rows sum to 1, up to rounding; a row of zeros is ignored."""
     votes = target.to(like.dtype)
-    if len(votes) == 0:
-        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     sums = votes.sum(1)
     coarse = torch.finfo(target.dtype).eps > 1e-4
     if coarse:
