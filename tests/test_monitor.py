@@ -75,14 +75,6 @@ def show(criterion: Any, labels: Callable[[int], Tensor], batches: int) -> None:
 
 class TestLabels:
     @pytest.mark.long
-    def test_two_hundred_batches_without_a_positive_are_noticed(self) -> None:
-        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001, sampling=0.5))
-        (message,) = warned(lambda: feed(criterion, lambda _: torch.zeros(4, dtype=torch.long), 200))
-        assert MIX in message
-        assert "class 0 makes up 1 " in message
-        assert "from_labels" in message
-
-    @pytest.mark.long
     @pytest.mark.parametrize("name", LOSSES)
     def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
         messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 150, share=0.2))
@@ -210,7 +202,9 @@ class TestLogits:
 def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
     wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 200]
-    assert len(warned(lambda: feed(criterion, *wrong))) == 1
+    (message,) = warned(lambda: feed(criterion, *wrong))
+    for words in (MIX, "class 0 makes up 1 ", "from_labels"):
+        assert words in message
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", rl.PrevalenceWarning)

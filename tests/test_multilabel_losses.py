@@ -75,14 +75,6 @@ class TestLosses:
             gradients = [torch.autograd.grad(each.sum(), logits)[0] for each in (found, expected)]
             torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
-    def test_logit_adjustment_is_binary_cross_entropy_with_an_offset(self) -> None:
-        logits, y = batch(0)
-        offset = torch.logit(tensor_of(findings().sampling)) - torch.logit(tensor_of(findings().population))
-        expected = F.binary_cross_entropy_with_logits(logits + offset, y)
-        torch.testing.assert_close(rl.logit_adjusted_loss(logits, y, findings()), expected)
-        plain = rl.log_likelihood_loss(logits, y, findings())
-        torch.testing.assert_close(plain, F.binary_cross_entropy_with_logits(logits, y))
-
     def test_functions_are_the_first_batch_of_the_modules(self) -> None:
         logits, y = batch(1)
         for name, function in FUNCTIONS.items():
@@ -251,6 +243,12 @@ class TestPredictions:
         torch.testing.assert_close(layer(x, to.expand(5, 3)), expected)
         with pytest.raises(ValueError, match="multi-label"):
             layer(x, torch.tensor([0.4, 0.6]))
+        with pytest.raises(ValueError, match="strictly between 0 and 1"):
+            layer(x, torch.tensor([0.4, 0.6, 1.0]))
+        with pytest.raises(ValueError, match="a logit for each of 3 findings"):
+            rl.PrevalenceLayer(nn.Linear(4, 2), findings())(x)
+        with pytest.raises(ValueError, match="names of the prevalence"):
+            rl.PrevalenceLayer(model, findings(), classes=["edema", "mass", "node"])
 
     def test_a_saved_layer_keeps_rates_and_names(self, tmp_path: Path) -> None:
         model, x = nn.Linear(4, 3), torch.randn(5, 4)

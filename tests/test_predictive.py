@@ -81,13 +81,6 @@ class TestPredictive:
         found = predictive(posterior, X.numpy(), 0.1, batch_size=2)
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
 
-    def test_draws_are_those_of_the_generator(self) -> None:
-        posterior = posterior_of_net(kind="DiagonalGaussian")
-        to, prevalence = population(3, 3), prevalence_of(posterior)
-        assert torch.equal(predictive(posterior, X, to), predictive(posterior, X, to))
-        found = predictive(posterior, X, prevalence, samples=7, generator=generator(1))
-        torch.testing.assert_close(found, posterior.predict(X, 7, generator(1)).log_probs)
-
     def test_bad_input_is_refused(self) -> None:
         posterior = posterior_of_net()
         assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")

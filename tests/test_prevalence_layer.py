@@ -264,15 +264,6 @@ class TestExport:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
     @pytest.mark.long
-    def test_torch_export_takes_one_number_for_two_classes(self) -> None:
-        layer, rate = layer_of(Bernoulli(), 2), torch.tensor([0.3])
-        with unchecked_types():
-            exported = torch.export.export(layer, (inputs(4), rate), dynamic_shapes=dynamic(False)).module()
-        for other in (0.001, 0.9):
-            expected = layer(inputs(9), torch.tensor([1 - other, other]))
-            torch.testing.assert_close(exported(inputs(9), other + 0 * rate), expected)
-
-    @pytest.mark.long
     @in_onnx
     def test_onnxruntime_takes_one_number_for_two_classes(self, tmp_path: Path) -> None:
         layer = layer_of(Categorical(2), 2)

@@ -18,7 +18,6 @@ from scipy.stats import chisquare
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from rightloss.losses import LogitAdjustedLoss
 from rightloss.prevalence import Prevalence
 from rightloss.sampling import (
     RebalancedSampler,
@@ -211,29 +210,6 @@ class TestPool:
             assert sorted(labelled.flatten().tolist()) == sorted([*range(30)] * 2)
             assert sorted(itertools.chain(*StratifiedBatchSampler(labels, POSITIVE, 10))) == [*range(30)]
         assert len(list(RebalancedSampler(labels, POSITIVE))) == 30
-
-    @pytest.mark.parametrize(
-        ("prevalence", "labels"),
-        [(Prevalence.binary(0.02, sampling=0.2), [0] * 32 + [1] * 8), (POSITIVE, [1] * 40)],
-        ids=["binary", "positive"],
-    )
-    def test_an_epoch_that_uses_each_once_has_the_mean_loss_and_gradient_of_all(
-        self, prevalence: Prevalence, labels: list[int]
-    ) -> None:
-        x = torch.randn(100, 3, dtype=torch.float64, generator=generator())
-        weights = torch.randn(3, 2, dtype=torch.float64, generator=generator(1), requires_grad=True)
-        sampler = SemiSupervisedBatchSampler(labels, 60, prevalence, 10, 15, generator=generator())
-        dataset = SemiSupervisedDataset(TensorDataset(x[:40], torch.tensor(labels)), TensorDataset(x[40:]))
-        criterion, losses = LogitAdjustedLoss(sampler.prevalence, unlabelled_evidence=0.0), []
-        for inputs, y in DataLoader(dataset, batch_sampler=sampler):
-            labelled, target, unlabelled = split_unlabelled(inputs @ weights, y)
-            losses.append(criterion(labelled, target, unlabelled=unlabelled))
-        assert len(losses) == 4
-        whole = criterion(x[:40] @ weights, torch.tensor(labels), unlabelled=x[40:] @ weights)
-        by_batch = torch.stack(losses).mean()
-        torch.testing.assert_close(by_batch, whole, rtol=1e-12, atol=0)
-        ours, theirs = (torch.autograd.grad(loss, weights)[0] for loss in (by_batch, whole))
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 class TestReproducibility:

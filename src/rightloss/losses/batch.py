@@ -308,7 +308,7 @@ def finding_batch(
     if outputs.ndim < 2 or outputs.shape[1] != findings or target.shape != outputs.shape or target.is_complex():
         came = f"{tuple(outputs.shape)} and {tuple(target.shape)}: give a column for each finding, NaN where it was not read"
         raise ValueError(f"Expected multi-label logits and target of one shape (n, {findings}, …), but got {came}.")
-    values = rows_of(target).detach()
+    values = rows_of(target)
     values = values if values.is_floating_point() else values.long()
     read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
     multiple = None

@@ -314,8 +314,9 @@ def usable(
     evidence: float = EVIDENCE,
 ) -> PopulationRows | None:
     """Return the unlabelled rows as one object; None if there are none to use. Raise a ValueError if they are required."""
-    given = unlabelled is None or isinstance(unlabelled, PopulationRows)
-    rows = unlabelled if given else PopulationRows(unlabelled, weight, evidence)
+    rows = unlabelled
+    if rows is not None and not isinstance(rows, PopulationRows):
+        rows = PopulationRows(rows, weight, evidence)
     if rows is not None and isinstance(prevalence, MultilabelPrevalence):
         remedy = "use one loss for each finding, [InformationGainLoss(each, Bernoulli()) for each in prevalence], on its column"
         raise ValueError(f"Expected no `unlabelled` rows with a multi-label prevalence, but got some: {remedy}.")

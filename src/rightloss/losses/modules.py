@@ -33,7 +33,7 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, full_precision
 from .functional import (
     cross_entropy,
     gain_loss,
@@ -79,7 +79,6 @@ class _Loss(nn.Module):
         self.unlabelled_weight, self.unlabelled_evidence = rows.weight, rows.evidence
         self._prevalence, self.reduction, self.ignore_index, self.nonfinite = prevalence, reduction, ignore_index, nonfinite
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
-        self._num_classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         self._unknown = isinstance(prevalence, Prevalence) and prevalence.is_unknown
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
@@ -190,11 +189,8 @@ class _Loss(nn.Module):
         self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
         """Return the checked batch, and the prior terms of its labels."""
-        options = self.ignore_index, self.nonfinite
-        if self._num_classes is not None:
-            batch = class_batch(logits, target, self.likelihood, self._num_classes, *options, sample_weight)
-            return batch, self.prior_terms.like(logits)
-        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options, group, sample_weight)
+        options = self.ignore_index, self.nonfinite, group, sample_weight
+        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options)
         if batch.support is None:
             return batch, self.terms(logits)
         return batch, prior_terms(self._prevalence, self._reference, logits, batch.support)
