@@ -398,8 +398,8 @@ COLUMN = FromDistribution(lambda z: Laplace(z, 1.0), 1)
 
 # (what was done, words of the message).
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "one level": (lambda: OnionPeeling(1), "OnionPeeling .*at least 2 levels.* but got 1: "),
-    "half a level": (lambda: StickBreaking(2.5), "a whole number, but got 2.5: "),  # type: ignore[arg-type]
+    "one level": (lambda: OnionPeeling(1), "`levels` to be an int of at least 2, but got 1: "),
+    "half a level": (lambda: StickBreaking(2.5), "`levels` to be an int of at least 2, but got 2.5: "),  # type: ignore[arg-type]
     "one output of Categorical": (lambda: Categorical().table(zeros(4, 1)), r"\(n, 2\).* but got \(4, 1\): "),
     "one dimension": (lambda: Categorical().table(zeros(4)), r"but got \(4,\): "),
     "dense outputs": (lambda: Categorical().table(zeros(4, 3, 8, 8)), r"\(n, 3\).* but got \(4, 3, 8, 8\): "),

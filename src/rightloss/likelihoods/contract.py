@@ -56,19 +56,8 @@ class Likelihood(Protocol):
 def check_outputs(outputs: Tensor, num_outputs: int, likelihood: object) -> None:
     """Raise a ValueError if the outputs do not have the shape that the likelihood needs."""
     if outputs.ndim != 2 or outputs.shape[1] != num_outputs:
-        remedy = f"give the last layer {num_outputs} output(s), or choose another likelihood"
-        raise ValueError(
-            f"Expected outputs of shape (n, {num_outputs}) for {likelihood}, but got {tuple(outputs.shape)}: {remedy}."
-        )
-
-
-def check_levels(levels: int, name: str) -> int:
-    """Return the number of levels, or raise a ValueError if it is below two."""
-    if levels < 2 or levels != int(levels):
-        raise ValueError(
-            f"Expected {name} to have at least 2 levels, a whole number, but got {levels}: count the classes of the labels."
-        )
-    return int(levels)
+        came = f"{tuple(outputs.shape)}: give the last layer {num_outputs} output(s), or choose another likelihood"
+        raise ValueError(f"Expected outputs of shape (n, {num_outputs}) for {likelihood}, but got {came}.")
 
 
 def columns(table: Tensor, support: Tensor | None) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arrays import checked_int
 from ..prevalence import AnyPrevalence
-from .contract import check_levels, check_outputs, columns
+from .contract import check_outputs, columns
 from .standard import log_population
 
 
@@ -18,7 +19,7 @@ class _Levels(nn.Module):
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        self.num_classes = check_levels(levels, type(self).__name__)
+        self.num_classes = checked_int(levels, "levels", 2, remedy="count the classes of the labels")
         self.num_outputs = self.num_classes - 1
 
     def extra_repr(self) -> str:

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..arrays import checked_int
 from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence, Prevalence
 from ..tensors import tensor_of
-from .contract import Likelihood, check_levels, check_outputs, columns
+from .contract import Likelihood, check_outputs, columns
 
 
 class Categorical(nn.Module):
@@ -35,7 +36,7 @@ class Categorical(nn.Module):
 
     def __init__(self, num_classes: int | None = None) -> None:
         super().__init__()
-        self.num_classes = None if num_classes is None else check_levels(num_classes, "Categorical")
+        self.num_classes = None if num_classes is None else checked_int(num_classes, "num_classes", 2, remedy="count them")
 
     @property
     def num_outputs(self) -> int | None:
