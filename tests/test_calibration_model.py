@@ -96,7 +96,7 @@ class TestMaximumLikelihood:
     def test_large_sets_start_on_a_part_and_end_on_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         h, y = drawn(equal(3), 1000, 5)
         expected = fit_calibration(overconfident(h), y, "beta")
-        monkeypatch.setattr("rightloss.calibration.model._BLOCK", 170)
+        monkeypatch.setattr("rightloss.calibration.fit_with_shrinkage._BLOCK", 170)
         np.testing.assert_allclose(fit_calibration(overconfident(h), y, "beta").slopes, expected.slopes, rtol=1e-9)
 
 

@@ -30,8 +30,8 @@ from sklearn.utils.validation import (
 from ..arrays import checked_choice
 from ..calibration import Calibration, fit_mean, smooth_likelihoods
 from ..calibration.auto import choose_correction, compare, corrections, cross_fitted, is_smoothed
+from ..calibration.fit_with_shrinkage import FLAT, fit_slopes, warn_of_disagreement
 from ..calibration.held_out import HeldOut
-from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
