@@ -127,13 +127,6 @@ def test_extreme_scores_give_finite_derivatives(k: int, reference: str, kappa: f
             assert np.isfinite(objective.metric.score(y, z, weights))
 
 
-def test_binary_derivatives_do_not_jump_where_they_change_to_log_space() -> None:
-    objective = InformationGainObjective(rl.Prevalence.binary(0.01, evidence=0.3))
-    y = np.arange(10) % 2
-    plain, in_logs = (objective(y, np.full(10, score)) for score in (-660.0, -680.0))
-    np.testing.assert_allclose(plain[0], in_logs[0], rtol=1e-8)
-
-
 def test_weighted_derivatives_are_those_of_finite_differences_of_the_weighted_log_loss() -> None:
     for k in (2, 3):
         prevalence = rl.Prevalence(population(k, 1))

@@ -16,7 +16,7 @@ import rightloss as rl
 from rightloss.shift import LabelShiftWarning
 from rightloss.sklearn import InformationGainClassifier
 from rightloss.sklearn.rows import some_rows
-from rightloss.sklearn.stream_likelihood import StreamLikelihood, mixture_proportions
+from rightloss.sklearn.stream_likelihood import StreamLikelihood
 
 MEANS = {2: np.array([[0.0, 0.0], [2.0, 1.0]]), 3: np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])}
 POPULATION: dict[int, Any] = {2: 0.1, 3: [0.7, 0.2, 0.1]}
@@ -318,16 +318,6 @@ def test_separated_rows_are_named() -> None:
     x = np.linspace(-1, 1, 40)[:, None]
     with pytest.warns(ConvergenceWarning, match="separates"):
         model(0.1, penalty=None, max_iter=200).fit(np.sign(x), (x[:, 0] > 0).astype(int), X_unlabelled=np.sign(x[:25]))
-
-
-def test_the_most_likely_mixture_is_where_scipy_finds_it() -> None:
-    rng = np.random.default_rng(SEED)
-    rho = np.array([0.5, 0.3, 0.2])
-    others = draw(rng, rng.choice(3, 500, p=[0.7, 0.2, 0.1]), 3)
-    density = np.exp(-((others[:, None] - MEANS[3]) ** 2).sum(2) / 2)
-    found = mixture_proportions(np.log(density * rho / (density @ rho)[:, None]), rho)
-    best = optimize.minimize(lambda z: -np.log(density @ special.softmax(np.append(0, z))).sum(), np.zeros(2))
-    np.testing.assert_allclose(found, special.softmax(np.append(0, best.x)), atol=1e-4)
 
 
 # What users give.
