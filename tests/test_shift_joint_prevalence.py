@@ -207,6 +207,7 @@ class TestResult:
     def test_is_an_estimate_like_others(self) -> None:
         found = joint_prevalence(*DATA["three classes"])
         assert found.prevalence().is_uncertain
+        assert {found} == {found}  # by identity, as its arrays have no single answer
         assert found.converged
         assert str(found).startswith("Prevalence estimate (joint, 120 labelled and 600 unlabelled rows)\n  class 0: ")
         np.testing.assert_allclose(found.sampling, np.array([40.0, 30.0, 50.0]) / 120)

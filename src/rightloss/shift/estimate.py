@@ -351,8 +351,8 @@ def _maximum_likelihood(
     if region == "profile":
         own = most(best.model)
 
-        def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
-            return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
+        def reach(k: int, value: float, model: QuadraticModel) -> float:
+            return max(float(own[k]), float(most(model)[k]))  # π̂ may be where the variance is small
 
         low, high = profile_region(likelihood, best, np.sqrt(alone), own, reach if examples < _ENOUGH else None)
     elif region is None:

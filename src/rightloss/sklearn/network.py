@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..arrays import checked_int, checked_number
 from ..extras import install
 from ..prevalence import Prevalence
-from .base import PopulationClassifier, training_prevalence
+from .base import PopulationClassifier, log_odds, training_prevalence
 from .population import Population, is_unknown
 from .rows import EVIDENCE, LabelledRows, UnlabelledFeatures, read_both, warn_of_shift
 
@@ -141,6 +141,8 @@ class InformationGainMLPClassifier(PopulationClassifier):
         check_is_fitted(self)
         dtype = next(self.network_.parameters()).numpy(force=True).dtype
         return self._log_probs(validate_data(self, X, dtype=dtype, reset=False))
+
+    decision_function = log_odds
 
     def _log_probs(self, features: np.ndarray) -> np.ndarray:
         with torch.no_grad():
