@@ -65,17 +65,6 @@ def test_metric_and_gradient_are_those_of_the_torch_loss(k: int, reference: str,
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
 @each_kind
-def test_the_gradient_is_that_of_finite_differences(k: int, reference: str, kappa: float) -> None:
-    objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k, n=12)
-    scores = np.clip(scores * (30 if kappa == 0.3 else 1), -30, 30)
-    gradient, total = objective(y, scores, weights)[0], weights.sum()
-    first, _ = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)
-    np.testing.assert_allclose(gradient, first, rtol=1e-6, atol=1e-7 * np.abs(first).max())
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
-@each_kind
 def test_the_hessian_bounds_the_curvature_along_every_tree_of_one_class(k: int, reference: str, kappa: float) -> None:
     objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k, n=14, scale=3.0)
     positive = objective(y, scores)[1] * (k - 1) / k

@@ -586,13 +586,6 @@ class TestWhatScikitLearnUsersDo:
         np.testing.assert_allclose(model.predict_proba(X)[:, ::-1], expected, rtol=1e-6)
         assert set(model.predict(X)) <= {"ill", "well"}
 
-    def test_predict_is_the_most_probable_class_at_the_population(self) -> None:
-        X, y = rows(500, 0.3, 0)
-        model = corrected(balanced(), 0.01).fit(X, y)
-        np.testing.assert_array_equal(model.predict(X), model.predict_proba(X).argmax(1))
-        assert model.predict(X).mean() < balanced().fit(X, y).predict(X).mean()
-        np.testing.assert_allclose(model.predict_proba(X).sum(1), 1, rtol=1e-12)
-
     def test_it_is_searched_over_cloned_nested_and_stored(self) -> None:
         X, y = rows(300, 0.3, 0)
         search = GridSearchCV(corrected(LogisticRegression(), 0.1), {"estimator__C": [0.01, 1.0], "method": ["affine"]}, cv=2)

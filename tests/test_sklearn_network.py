@@ -96,13 +96,15 @@ def test_it_learns_from_both_kinds_of_rows_and_predicts_the_population(options: 
     np.testing.assert_array_equal(fitted.predict_proba(x), again.predict_proba(x))
 
 
-def test_with_unlabelled_rows_too_an_integer_weight_is_a_repeated_row() -> None:
+@pytest.mark.parametrize("evidence", [1.0, 0.5])
+def test_with_unlabelled_rows_too_an_integer_weight_is_a_repeated_row(evidence: float) -> None:
     x, y, others = study(each=50, m=90)
     weight = np.random.default_rng(SEED).integers(1, 3, len(y))
     again = np.repeat(np.arange(len(y)), weight)
-    weighted, repeated = network(0.1, batch_size=1000), network(0.1, batch_size=1000)  # all rows in each minibatch
+    weighted, repeated = (network(0.1, evidence=evidence, batch_size=1000) for _ in range(2))  # all rows in each minibatch
     trained(weighted, x, y, sample_weight=weight, X_unlabelled=others)
     trained(repeated, x[again], y[again], X_unlabelled=others)
+    assert_refused(lambda: network().fit(x, y, X_unlabelled=others), "population")
     np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-8)
 
 
@@ -140,12 +142,6 @@ def test_wrong_options_are_refused_with_the_remedy(options: dict[str, Any], word
     with unchecked_types():
         model = network(**options)
     assert_refused(lambda: model.fit(*rows()), words)
-
-
-def test_weights_with_a_marginal_and_unlabelled_rows_without_a_population_are_refused() -> None:
-    (x, y), others = rows(), rows()[0]
-    assert_refused(lambda: network(0.1, evidence=0.5).fit(x, y, sample_weight=np.ones(len(y))), "sample_weight")
-    assert_refused(lambda: network().fit(x, y, X_unlabelled=others), "population")
 
 
 def test_without_torch_the_extra_is_named_and_the_rest_works() -> None:

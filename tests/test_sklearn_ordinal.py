@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -72,24 +71,6 @@ def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_a
     np.testing.assert_allclose(reference.starting_outputs(rl.Prevalence(pi)).numpy(), start, atol=1e-12)
     table = reference.table(torch.from_numpy(outputs)).detach().numpy()
     np.testing.assert_allclose(likelihood.table(outputs, own), table, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_small_change_of_the_coefficients_improves_the_loss(kind: Any) -> None:
-    x, y = ratings()
-    model = OrdinalClassifier(POPULATION, likelihood=kind, tol=1e-8, max_iter=5000).fit(x, y)
-    rho, pi = model.sampling_, np.array(POPULATION)
-
-    def value(coef: np.ndarray) -> float:
-        other = copy.deepcopy(model).set_population(model.fitted_population_)
-        other.coef_ = coef
-        log_probs = special.log_softmax(other.predict_log_proba(x) + np.log(rho / pi), axis=1)
-        return float(-log_probs[np.arange(len(y)), y - 1].mean() + (coef**2).sum() / (2 * len(y)))
-
-    best = value(model.coef_)
-    for place in range(model.coef_.size):
-        change = 1e-3 * np.eye(model.coef_.size)[place].reshape(model.coef_.shape)
-        assert min(value(model.coef_ + change), value(model.coef_ - change)) > best
 
 
 @pytest.mark.long

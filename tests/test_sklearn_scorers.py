@@ -225,12 +225,6 @@ def test_a_threshold_is_tuned_by_a_figure_of_decisions(figure: str) -> None:
     np.testing.assert_allclose(tuned.cv_results_["scores"], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_threshold_cannot_be_tuned_by_a_figure_of_probabilities() -> None:
-    X, y = rows(2)
-    tuned = TunedThresholdClassifierCV(LogisticRegression(), scoring=prevalence_scorer("brier", 0.02), cv=2)
-    assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
-
-
 @pytest.mark.parametrize(("figure", "threshold"), [("tpr", None), ("net_benefit", None), ("expected_cost", 0.1)])
 def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(figure: str, threshold: float | None) -> None:
     X, y = rows(2)
@@ -247,6 +241,8 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_trained() -> None:
     X, y = rows(2)
     model = LogisticRegression().fit(X, y)
     assert_refused(lambda: prevalence_scorer("f1"), "`figure`")
+    tuned = TunedThresholdClassifierCV(LogisticRegression(), scoring=prevalence_scorer("brier", 0.02), cv=2)
+    assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
     assert_refused(lambda: prevalence_scorer(population=1.5), "population")
     assert_refused(lambda: prevalence_scorer(population=[0.5, 0.6]), "sum")
     assert_refused(lambda: prevalence_scorer(population=anything("labels")), "frequencies")
