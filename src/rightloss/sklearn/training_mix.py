@@ -6,6 +6,7 @@ rows → whether it was trained on them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -335,7 +336,7 @@ def _first_tree(estimator: Any, X: Any) -> tuple[np.ndarray, dict[int, float]] |
     if package == "lightgbm":
         leaves = estimator.predict(X, pred_leaf=True, num_iteration=1)
         tree = estimator.booster_.dump_model(num_iteration=1)["tree_info"][0]["tree_structure"]
-        return np.asarray(leaves).reshape(len(leaves), -1)[:, 0], _leaf_counts(tree)
+        return np.asarray(leaves).reshape(len(leaves), -1)[:, 0], _leaf_weights(tree)
     params = estimator.get_params(deep=False)
     without_dump = params.get("booster") == "gblinear" or params.get("multi_strategy") == "multi_output_tree"
     if package not in ("xgboost", "sklearn") or not hasattr(estimator, "apply") or without_dump:
@@ -343,16 +344,16 @@ def _first_tree(estimator: Any, X: Any) -> tuple[np.ndarray, dict[int, float]] |
     leaves = np.asarray(estimator.apply(X))
     leaf_of_row = leaves.reshape(len(leaves), -1)[:, 0].astype(int)
     if package == "xgboost":
-        nodes = estimator.get_booster()[:1].trees_to_dataframe()
-        nodes = nodes[(nodes["Tree"] == 0) & (nodes["Feature"] == "Leaf")]
-        return leaf_of_row, dict(zip(nodes["Node"].tolist(), nodes["Cover"].tolist(), strict=True))
+        (tree, *_) = estimator.get_booster()[:1].get_dump(with_stats=True, dump_format="json")
+        return leaf_of_row, _leaf_weights(json.loads(tree))
     first = np.ravel(getattr(estimator, "estimators_", estimator))[0].tree_
     ends = np.flatnonzero(first.children_left < 0)
     return leaf_of_row, dict(zip(ends.tolist(), first.weighted_n_node_samples[ends].tolist(), strict=True))
 
 
-def _leaf_counts(node: dict[str, Any]) -> dict[int, float]:
-    """Return the number of training rows in each leaf below a node of LightGBM's dump."""
-    if "left_child" not in node:
-        return {int(node.get("leaf_index", 0)): float(node.get("leaf_count", 0))}
-    return _leaf_counts(node["left_child"]) | _leaf_counts(node["right_child"])
+def _leaf_weights(node: dict[str, Any]) -> dict[int, float]:
+    """Return the sum of training weights in each leaf below a node of XGBoost's dump, or the number of rows of LightGBM's."""
+    children = node.get("children") or [node[side] for side in ("left_child", "right_child") if side in node]
+    if not children:
+        return {int(node.get("nodeid", node.get("leaf_index", 0))): float(node.get("cover", node.get("leaf_count", 0)))}
+    return {leaf: weight for child in children for leaf, weight in _leaf_weights(child).items()}
