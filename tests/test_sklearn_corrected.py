@@ -632,6 +632,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "no `X_unlabelled`.*leave them out",
     ),
     "no probabilities": (lambda: corrected(LinearSVC(), 0.1, method="closed_form").fit(*small()), "use 'auto', 'affine'"),
+    "predictions of NaN": (lambda: corrected(Diverged(), 0.1).fit(*small()), "finite predictions, but row 0 is .*diverge"),
     "no scores at all": (lambda: corrected(WithoutScores(), 0.1).fit(*small()), "has neither"),
     "weights and a sampler": (
         lambda: corrected(sampling_pipeline(RandomUnderSampler(), LogisticRegression())).fit(
@@ -662,6 +663,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "fold 0 lacks",
     ),
 }
+
+
+class Diverged(LogisticRegression):
+    """A classifier that predicts NaN."""
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return np.full((len(X), 2), np.nan)
 
 
 class WithoutScores(NearestCentroid):

@@ -185,6 +185,7 @@ def test_a_scorer_can_be_cloned_pickled_and_asked_for_weights() -> None:
 
     X, y = rows(2)
     model = LogisticRegression().fit(X, y)
+    assert PrevalenceScorer().get_params() == prevalence_scorer().get_params()
     populations: list[Any] = [0.02, rl.Prevalence.beta(2.0, 98.0), {"healthy": 0.98, "ill": 0.02}]
     for population in populations:
         scorer = prevalence_scorer("brier", population, threshold=0.1)
