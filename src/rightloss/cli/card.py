@@ -10,22 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..atomic_files import check_writable
-from .commands import (
-    Encoding,
-    From,
-    Group,
-    Json,
-    Overwrite,
-    Population,
-    Positive,
-    Scale,
-    Score,
-    Targets,
-    Threshold,
-    argument,
-    column_option,
-    option,
-)
+from . import commands
 from .population import parse_population, population_source, population_text
 from .scores import Asked, Labelled, is_model, labelled_by_model, labelled_scores, mix_of
 from .terminal import print_json, print_sentences, quiet_exit, require, warnings_on_stderr
@@ -40,25 +25,25 @@ _CELL = "Of a study: loss=weighted or net=mlp, say. Repeat it for other keys, or
 
 
 def card(
-    source: Annotated[Path, argument("A file of scores, the folder of `rightloss fit`, or the folder of a study.")],
-    out: Annotated[Path, option("Folder to write: card.html, card.md and card.json.")],
+    source: Annotated[Path, commands.argument("A file of scores, the folder of `rightloss fit`, or the folder of a study.")],
+    out: Annotated[Path, commands.option("Folder to write: card.html, card.md and card.json.")],
     data: Annotated[
-        Path | None, argument("A labelled table for a model; without it, its held-out predictions are shown.")
+        Path | None, commands.argument("A labelled table for a model; without it, its held-out predictions are shown.")
     ] = None,
-    target: Targets = [],  # noqa: B006 (typer's way to say "none given")
-    score: Score = [],  # noqa: B006
-    scale: Scale = "probability",
-    from_: From = None,
-    positive: Positive = None,
-    population: Population = None,
-    threshold: Threshold = None,
-    by: Annotated[list[str], column_option("A column of subgroups. Repeat the option for more.", "--by")] = [],  # noqa: B006
-    group: Group = None,
-    cell: Annotated[list[str], option(_CELL, metavar="KEY=VALUE")] = [],  # noqa: B006
-    title: Annotated[str | None, option("Title of the page.")] = None,
-    encoding: Encoding = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    target: commands.Targets = [],  # noqa: B006 (typer's way to say "none given")
+    score: commands.Score = [],  # noqa: B006
+    scale: commands.Scale = "probability",
+    from_: commands.From = None,
+    positive: commands.Positive = None,
+    population: commands.Population = None,
+    threshold: commands.Threshold = None,
+    by: Annotated[list[str], commands.column_option("A column of subgroups. Repeat the option for more.", "--by")] = [],  # noqa: B006
+    group: commands.Group = None,
+    cell: Annotated[list[str], commands.option(_CELL, metavar="KEY=VALUE")] = [],  # noqa: B006
+    title: Annotated[str | None, commands.option("Title of the page.")] = None,
+    encoding: commands.Encoding = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Write one page about a model at a population, for the people who must decide: what happens to the next 1,000 people?
 

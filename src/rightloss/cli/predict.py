@@ -9,33 +9,8 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .commands import (
-    Address,
-    Data,
-    Encoding,
-    Engine,
-    Json,
-    Keep,
-    ModelFolder,
-    Out,
-    Overwrite,
-    Population,
-    Threshold,
-    option,
-)
+from . import commands, tables
 from .population import parse_population, population_text, population_words
-from .tables import (
-    PREDICTED,
-    check_output,
-    engine_of,
-    in_order,
-    kept_columns,
-    open_for,
-    used,
-    warn_of_apostrophes,
-    write_table,
-    writes_text,
-)
 from .terminal import command_line, print_json, print_next, print_sentences, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
@@ -48,20 +23,20 @@ _COMPARE = "Do these rows have the model's population? Compare it with the estim
 
 
 def predict(
-    model: ModelFolder,
-    data: Data,
-    out: Out = None,
-    population: Population = None,
-    threshold: Threshold = None,
+    model: commands.ModelFolder,
+    data: commands.Data,
+    out: commands.Out = None,
+    population: commands.Population = None,
+    threshold: commands.Threshold = None,
     level: Annotated[
-        float | None, option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
+        float | None, commands.option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
     ] = None,
-    keep: Keep = [],  # noqa: B006 (typer's way to say "none given")
-    encoding: Encoding = None,
-    engine: Engine = "in-process",
-    address: Address = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    keep: commands.Keep = [],  # noqa: B006 (typer's way to say "none given")
+    encoding: commands.Encoding = None,
+    engine: commands.Engine = "in-process",
+    address: commands.Address = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Predict a table's rows: a probability per class (p_yes, p_no), at the model's population or at another.
 
@@ -103,7 +78,7 @@ def predict(
         --engine ray --address head:6379
     """
     if out is not None:
-        check_output(out, overwrite)
+        tables.check_output(out, overwrite)
     elif json:
         raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
     mix = None if population is None else parse_population(population)
@@ -112,13 +87,13 @@ def predict(
 
         from ..tabular import load_model
     printed = sys.stdout.buffer
-    with warnings_on_stderr(), engine_of(engine, address) as each:
+    with warnings_on_stderr(), tables.engine_of(engine, address) as each:
         fitted = load_model(model)
         check_threshold(threshold, len(fitted.classes_))
-        table = open_for(fitted, data, encoding, each, others_as_text=writes_text(out))
+        table = tables.open_for(fitted, data, encoding, each, others_as_text=tables.writes_text(out))
         limits = [] if level is None else limit_names(fitted)
-        kept = kept_columns(table.columns, keep, [*probability_names(fitted), PREDICTED, *limits])
-        names = list(dict.fromkeys([*kept, *(spec.name for spec in used(fitted))]))
+        kept = tables.kept_columns(table.columns, keep, [*probability_names(fitted), tables.PREDICTED, *limits])
+        names = list(dict.fromkeys([*kept, *(spec.name for spec in tables.used(fitted))]))
 
         def predicted(frame: pd.DataFrame, start: int) -> tuple[pd.DataFrame, np.ndarray]:
             log_probs = fitted.predict_log_proba(frame, mix, warn=False)
@@ -126,9 +101,9 @@ def predict(
             found = with_predictions(frame[kept], log_probs, fitted, threshold, ends)
             return found, found[probability_names(fitted)].to_numpy().sum(0)
 
-        types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(fitted)).type}
-        changed, sums = write_table(table, names, predicted, out or printed, each, types, used(fitted))
-    warn_of_apostrophes(changed)
+        types = table.arrow_types() | {tables.PREDICTED: pa.array(plain_classes(fitted)).type}
+        changed, sums = tables.write_table(table, names, predicted, out or printed, each, types, tables.used(fitted))
+    tables.warn_of_apostrophes(changed)
     means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
     covers = None if level is None else fitted.limits_cover(mix)
     following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
@@ -188,7 +163,9 @@ def with_predictions(
     probabilities = np.exp(log_probs)
     best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
     names, ends = probability_names(model), [] if limits is None else limit_names(model)
-    added = dict(zip(names, probabilities.T, strict=True)) | {PREDICTED: np.array(plain_classes(model), dtype=object)[best]}
+    added = dict(zip(names, probabilities.T, strict=True)) | {
+        tables.PREDICTED: np.array(plain_classes(model), dtype=object)[best]
+    }
     if limits is not None:
         added |= dict(zip(ends, np.stack(limits, 2).reshape(len(frame), len(ends)).T, strict=True))
-    return frame.assign(**added)[in_order(list(frame.columns), names, ends)]
+    return frame.assign(**added)[tables.in_order(list(frame.columns), names, ends)]

@@ -12,19 +12,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .commands import (
-    Encoding,
-    Json,
-    Keep,
-    Out,
-    Overwrite,
-    Positive,
-    Scale,
-    Score,
-    argument,
-    from_option,
-    population_option,
-)
+from . import commands
 from .population import parse_mix, parse_population, parse_rates
 from .scores import ScoreFile, certain, mix_of, positive_last, two_classes
 from .tables import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table, writes_text
@@ -36,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def retarget(
-    data: Annotated[Path, argument("The file of scores, .csv, .tsv or .parquet; .gz too; or a folder of parts.")],
-    from_: Annotated[str, from_option()],
-    to: Annotated[str, population_option(". Of several scores by column: risk_a=0.02,risk_b=0.01.", "--to")],
-    out: Out = None,
-    score: Score = [],  # noqa: B006 (typer's way to say "none given")
-    scale: Scale = "probability",
-    positive: Positive = None,
-    keep: Keep = [],  # noqa: B006
-    encoding: Encoding = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    data: Annotated[Path, commands.argument("The file of scores, .csv, .tsv or .parquet; .gz too; or a folder of parts.")],
+    from_: Annotated[str, commands.from_option()],
+    to: Annotated[str, commands.population_option(". Of several scores by column: risk_a=0.02,risk_b=0.01.", "--to")],
+    out: commands.Out = None,
+    score: commands.Score = [],  # noqa: B006 (typer's way to say "none given")
+    scale: commands.Scale = "probability",
+    positive: commands.Positive = None,
+    keep: commands.Keep = [],  # noqa: B006
+    encoding: commands.Encoding = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Move scores to other class frequencies, without a model: those of any program.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .population import parse_mix, parse_population, parse_rates
-from .tables import Each, as_predicted, open_for, open_predictions, over_chunks, probability_columns, used
+from .tables import Each, as_predicted, open_for, open_predictions, over_chunks, probability_columns, stacked, used
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,10 +216,9 @@ def mix_of(classes: Sequence[Any], mix: Any, option: str = "population") -> Prev
     """Return frequencies of classes, the positive one last, as they are typed for an option, as a `Prevalence`."""
     import numpy as np
 
-    from ..tabular.columns import Labels, population_of
+    from ..tabular.columns import population_of
 
-    labels = Labels(list(classes), np.empty(0, dtype=np.int64), classes[1] if len(classes) == 2 else None, False)
-    return population_of(mix, labels, np.full(len(classes), 1 / len(classes)), option)
+    return population_of(mix, list(classes), np.full(len(classes), 1 / len(classes)), option)
 
 
 class Asked(NamedTuple):
@@ -282,13 +281,6 @@ class Labelled(NamedTuple):
             yield name, next(one.each())[1]
 
 
-class Cells(NamedTuple):
-    """A column over all chunks: the number of each row's cell among the distinct ones, −1 for an empty one."""
-
-    codes: np.ndarray
-    numbers: dict[Any, int]
-
-
 def is_model(path: Path) -> bool:
     """Return whether a path is the folder of a model."""
     return (path / "model.json").is_file()
@@ -297,6 +289,7 @@ def is_model(path: Path) -> bool:
 def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Labelled:
     """Predict a labelled table at the population."""
     from ..tabular import load_model
+    from ..tabular.columns import class_numbers
 
     if asked.score or asked.from_ is not None or len(asked.target) > 1:
         raise ValueError("Expected no --score, no --from and one --target with a model: it predicts at --population itself.")
@@ -307,11 +300,11 @@ def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Lab
     names = _cell_columns(data, table.columns, [target], asked)
 
     def rows(frame: pd.DataFrame, start: int) -> Any:
-        return model.predict_log_proba(frame, mix, warn=False), {name: _factorised(frame[name]) for name in names}
+        return model.predict_log_proba(frame, mix, warn=False), _cells(frame[names])
 
     chunks = over_chunks(each, table, {*names, *(spec.name for spec in used(model))}, rows, used(model))
     log_probs, cells = _collected(chunks, table.rows, names)
-    codes = _class_codes(cells[target], target, model.classes_)
+    codes = class_numbers(cells[target], model.classes_)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
     columns = _groups_and_subgroups(cells, asked)
     return _with_labels(Labelled(log_probs, codes, prevalence, None, model.classes_, *columns), target)
@@ -337,8 +330,7 @@ def labelled_scores(path: Path, asked: Asked, each: Each = map) -> Labelled:
     names = _cell_columns(path, list(file.names), asked.target, asked)
 
     def rows(frame: pd.DataFrame, start: int) -> Any:
-        plain = file.plain(frame, names)
-        return file.log_probs(frame, start), {name: _factorised(plain[name]) for name in names}
+        return file.log_probs(frame, start), _cells(file.plain(frame, names))
 
     columns = [file.names[name] for name in [*file.columns, *names]]
     log_probs, cells = _collected(over_chunks(each, file.table, columns, rows), file.table.rows, names)
@@ -348,25 +340,27 @@ def labelled_scores(path: Path, asked: Asked, each: Each = map) -> Labelled:
 
 
 def _of_classes(
-    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
+    file: ScoreFile, log_probs: np.ndarray, cells: pd.DataFrame, population: Any, from_: Any, asked: Asked
 ) -> Labelled:
     """Return labelled predictions of classes; without columns of classes, of those in the target column."""
+    from ..tabular.columns import class_numbers
+
     (target,) = asked.target
     predictions: Any = log_probs
     classes: Sequence[Any]
     if file.classes is None:
-        classes, codes = _two_classes(cells[target], target, file, asked.positive)
+        classes, codes = _two_classes(cells[target], file, asked.positive)
         tables = dict(zip(file.columns, map(two_classes, log_probs.T), strict=True))
         predictions = tables if len(tables) > 1 else tables[file.columns[0]]
     else:
-        classes, codes = file.classes, _class_codes(cells[target], target, file.classes)
+        classes, codes = file.classes, class_numbers(cells[target], list(file.classes))
     start = None if from_ is None else mix_of(classes, from_, "from_").population
     at, columns = mix_of(classes, population), _groups_and_subgroups(cells, asked)
     return _with_labels(Labelled(predictions, codes, at, start, classes, *columns), target)
 
 
 def _of_findings(
-    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
+    file: ScoreFile, log_probs: np.ndarray, cells: pd.DataFrame, population: Any, from_: Any, asked: Asked
 ) -> Labelled:
     import numpy as np
 
@@ -379,7 +373,7 @@ def _of_findings(
         given = rates if isinstance(rates, Mapping) else dict.fromkeys(names, rates)
         return dict(zip(names, by_finding(given, option, names), strict=True))
 
-    codes = np.stack([_two_classes(cells[name], name, file, asked.positive)[1] for name in names], 1)
+    codes = np.stack([_two_classes(cells[name], file, asked.positive)[1] for name in names], 1)
     target = np.where(codes < 0, np.nan, codes)
     prevalence = Prevalence.multilabel(by_name(population, "population"))
     start = None if from_ is None else by_name(from_, "from_")
@@ -410,63 +404,46 @@ def _cell_columns(path: Path, known: Sequence[str], targets: Sequence[str], aske
     return list(dict.fromkeys([*targets, *group, *asked.by]))
 
 
-def _factorised(series: pd.Series) -> tuple[np.ndarray, Any]:
+def _cells(frame: pd.DataFrame) -> dict[str, pd.Categorical]:
+    """Return columns of a chunk with a number in place of each cell, so that all chunks together take little memory."""
     import pandas as pd
 
     from ..tabular.columns import hashable
 
-    return pd.factorize(hashable(series).astype(object))
+    found = {name: pd.factorize(hashable(frame[name]).astype(object)) for name in frame}
+    return {name: pd.Categorical.from_codes(codes, pd.Index(cells, dtype=object)) for name, (codes, cells) in found.items()}
 
 
-def _collected(chunks: Iterable[Any], rows: int, names: Sequence[str]) -> tuple[np.ndarray, dict[str, Cells]]:
+def _collected(chunks: Iterable[Any], rows: int, names: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
     """Return the predictions of all chunks, and the cells of the other columns."""
-    import numpy as np
-
-    cells = {name: Cells(np.full(rows, -1, dtype=np.int32), {}) for name in names}
-    log_probs, start = np.empty(0), 0
-    for table, found in chunks:
-        log_probs = log_probs if start else np.empty((rows, table.shape[1]))
-        place = slice(start, start + len(table))
-        log_probs[place], start = table, place.stop
-        for name, (codes, own) in found.items():
-            known = [cells[name].numbers.setdefault(cell, len(cells[name].numbers)) for cell in own]
-            cells[name].codes[place] = np.array([*known, -1])[codes]
-    return log_probs, cells
-
-
-def _class_codes(cells: Cells, target: str, classes: Sequence[Any]) -> np.ndarray:
-    """Return the class number of each row; raise a ValueError for a label that is no class."""
     import pandas as pd
 
-    from ..tabular.columns import class_numbers
+    parts: dict[str, list[pd.Categorical]] = {name: [] for name in names}
 
-    return _of_rows(cells, class_numbers(pd.Series([*cells.numbers], dtype=object, name=target), classes))
+    def tables() -> Iterator[np.ndarray]:
+        for table, cells in chunks:
+            for name in names:
+                parts[name].append(cells[name])
+            yield table
+
+    log_probs = stacked(tables(), rows)
+    return log_probs, pd.DataFrame({name: pd.api.types.union_categoricals(each) for name, each in parts.items()})
 
 
-def _of_rows(cells: Cells, numbers: np.ndarray) -> np.ndarray:
-    """Return the number of each row, from those of the distinct cells; −1 for an empty cell."""
-    import numpy as np
-
-    return np.append(np.asarray(numbers, dtype=np.int64), -1)[cells.codes]
-
-
-def _groups_and_subgroups(cells: Mapping[str, Cells], asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+def _groups_and_subgroups(cells: pd.DataFrame, asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
     """Return the number of each row's group, one of its own without a cell, and the subgroups: text, or numbers."""
     import numpy as np
 
-    from ..tabular.columns import text_of
+    from ..tabular.columns import group_numbers, text_of
 
-    groups, by = None, {}
-    if asked.group is not None:
-        groups = cells[asked.group].codes.astype(np.int64)
-        groups[groups < 0] = len(cells[asked.group].numbers) + np.arange((groups < 0).sum())
+    by = {}
     for name in asked.by:
-        kinds = list(cells[name].numbers)
+        kinds, codes = list(cells[name].cat.categories), cells[name].cat.codes
         if all(isinstance(each, int | float) and not isinstance(each, bool) for each in kinds):
-            by[name] = np.array([*kinds, np.nan], dtype=np.float64)[cells[name].codes]
+            by[name] = np.array([*kinds, np.nan], dtype=np.float64)[codes]
         else:
-            by[name] = np.array([*map(text_of, kinds), "missing"], dtype=object)[cells[name].codes]
-    return groups, by
+            by[name] = np.array([*map(text_of, kinds), "missing"], dtype=object)[codes]
+    return None if asked.group is None else group_numbers(cells[asked.group])[0], by
 
 
 def positive_last(file: ScoreFile, positive: str | None) -> ScoreFile:
@@ -483,21 +460,19 @@ def positive_last(file: ScoreFile, positive: str | None) -> ScoreFile:
     return replace(file, columns=[file.columns[number] for number in last], classes=[classes[number] for number in last])
 
 
-def _two_classes(cells: Cells, target: str, file: ScoreFile, positive: str | None) -> tuple[list[Any], np.ndarray]:
+def _two_classes(series: pd.Series, file: ScoreFile, positive: str | None) -> tuple[list[Any], np.ndarray]:
     """Return the two classes of a target column, the positive one last, and the class number of each row."""
-    import pandas as pd
-
     from ..tabular.columns import labels_of
 
-    labels = labels_of(pd.Series([*cells.numbers], dtype=object, name=target), positive)
+    labels = labels_of(series, positive)
     if len(labels.classes) != 2:
         shown = ", ".join(map(repr, labels.classes[:10])) or "no label"
         raise ValueError(
-            f"Expected two classes in column {target!r} of {file.path}, but got {len(labels.classes)}: {shown}. Figures "
+            f"Expected two classes in column {series.name!r} of {file.path}, but got {len(labels.classes)}: {shown}. Figures "
             "need rows of both; for more than two classes name the columns of their probabilities p_…, after the classes."
         )
     _require_positive(None if labels.guessed else labels.positive, labels.classes)
-    return list(labels.classes), _of_rows(cells, labels.codes)
+    return list(labels.classes), labels.codes
 
 
 def _require_positive(positive: Any, classes: Sequence[Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -96,6 +95,18 @@ def over_chunks(
     warn_of(odd_findings(odd, table.rows, specs))
 
 
+def stacked(chunks: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Return the rows of all chunks as one table; they are never held twice."""
+    import numpy as np
+
+    found, start = np.empty(0), 0
+    for chunk in chunks:
+        found = found if start else np.empty((rows, chunk.shape[1]))
+        found[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return found
+
+
 def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, others_as_text: bool = False) -> TableStream:
     """Open a table that a model is to predict, and warn of what was found about its files.
 
@@ -164,9 +175,6 @@ def _result(ray: Any, item: Any, task: Any) -> Any:
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 PREDICTED = "predicted"
-# Spreadsheet programs read text as a formula if it begins with one of these characters and is not a number.
-_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff]*[=+\-@＝＋－＠]\s*\S|\s*[\t\r]")
-_NUMBER = re.compile(r"\s*[+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?\s*")
 
 
 def check_output(path: Path, overwrite: bool = True) -> None:
@@ -381,10 +389,9 @@ def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
 
 
 def _text_columns(frame: pd.DataFrame) -> list[str]:
-    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+    from ..tabular.columns import is_text
 
-    others = (is_numeric_dtype, is_bool_dtype, is_datetime64_any_dtype)
-    return [name for name in frame.columns if not any(is_other(frame[name]) for is_other in others)]
+    return [name for name in frame.columns if is_text(frame[name])]
 
 
 def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
@@ -403,5 +410,6 @@ def _without_apostrophe(cell: Any) -> Any:
 
 
 def _is_formula(cell: object) -> bool:
-    text = cell.lstrip("'") if isinstance(cell, str) else ""
-    return bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text)
+    from ..tabular.columns import is_formula
+
+    return isinstance(cell, str) and is_formula(cell.lstrip("'"))

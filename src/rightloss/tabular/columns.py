@@ -69,6 +69,8 @@ Kind = Literal["number", "category", "text", "identifier", "constant", "date", "
 # pandas' own list without "None", which is often the name of a category.
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+# Spreadsheet programs read text as a formula if it begins with one of these characters and is not a number.
+_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff]*[=+\-@＝＋－＠]\s*\S|\s*[\t\r]")
 MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
 _FEW_LEVELS = 50  # a category with more levels must have enough rows for each
 _MANY_LEVELS = 0.2  # distinct values per row from which text is not a category
@@ -171,13 +173,21 @@ def as_days(series: pd.Series, date_format: str) -> np.ndarray:
     return np.where(times.isna(), np.nan, days)
 
 
+def is_text(series: pd.Series) -> bool:
+    """Return whether the cells may be text: whether they are no numbers, truth values or dates."""
+    kinds = pd.api.types
+    others = (kinds.is_numeric_dtype, kinds.is_bool_dtype, kinds.is_datetime64_any_dtype)
+    return not any(is_other(series) for is_other in others)
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a spreadsheet program would run a cell as a formula."""
+    return bool(_FORMULA.match(text)) and not NUMBER.fullmatch(text.strip())
+
+
 def formula_cells(series: pd.Series) -> list[str]:
-    """Return the distinct cells that a spreadsheet would run as a formula: text that starts with =, +, - or @."""
-    if _is_numeric(series) or not (pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)):
-        return []
-    values = [value for value in as_text(series)[1] if len(value) > 1 and value[0] in "=+-@"]
-    numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
-    return [value for value, number in zip(values, numbers, strict=True) if np.isnan(number)]
+    """Return the distinct cells that a spreadsheet would run as a formula."""
+    return list(filter(is_formula, as_text(series)[1])) if is_text(series) else []
 
 
 def _kind_of_text(present: pd.Series, distinct: int, name: str) -> Kind:
@@ -251,6 +261,12 @@ class Labels:
         """The rows of each class."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.classes))
 
+    @property
+    def shares(self) -> np.ndarray:
+        """The mix of the classes."""
+        found: np.ndarray = self.counts / max(self.counts.sum(), 1)
+        return found
+
 
 def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     """Return the classes of a target column, and the class number of each row.
@@ -294,27 +310,26 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
 
 
 def population_of(
-    population: Population | None, labels: Labels, sampling: np.ndarray | None = None, name: str = "population"
+    population: Population | None, classes: Sequence[Label], sampling: np.ndarray, name: str = "population"
 ) -> Prevalence:
-    """Return the `Prevalence` of a table: the given π, and the labels' own mix as ρ.
+    """Return the `Prevalence` of a table.
 
     Args:
-        population: a number for two classes (the frequency of the positive one), a dict by label, K frequencies in the order
-            of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
-        labels: the labels of the table.
-        sampling: ρ, instead of the labels' own mix.
+        population: π: a number for two classes (the frequency of the second), a dict by label, K frequencies in their order, a
+            `Prevalence`, an estimate, or None for ρ.
+        classes: the labels.
+        sampling: ρ, such as the labels' own mix.
         name: the argument's name in messages.
     """
-    rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
-        named = {matching_label(key, labels.classes, name): value for key, value in population.items()}
-        population = by_class(named, np.array(labels.classes, dtype=object), name)
-    elif isinstance(population, int | float) and len(labels.classes) > 2:
+        named = {matching_label(key, classes, name): value for key, value in population.items()}
+        population = by_class(named, np.array(classes, dtype=object), name)
+    elif isinstance(population, int | float) and len(classes) > 2:
         raise ValueError(
-            f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "
-            f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
+            f"Expected a frequency for each of the classes {classes}, but got {population!r}: name them all, such as "
+            f"{ {label: round(1 / len(classes), 3) for label in classes} }."
         )
-    return class_prevalence(population, np.arange(len(labels.classes)), rho)
+    return class_prevalence(population, np.arange(len(classes)), sampling)
 
 
 def class_numbers(labels: pd.Series, classes: Sequence[Label]) -> np.ndarray:
@@ -338,7 +353,7 @@ def _class_number(text: str, place: dict[str, int]) -> int | None:
     return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
-def matching_label(value: Any, classes: list[Label], name: str) -> Label:
+def matching_label(value: Any, classes: Sequence[Label], name: str) -> Label:
     """Return the class that a user means; "1" matches 1, and "true" matches True.
 
     Raises:

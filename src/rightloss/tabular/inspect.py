@@ -329,7 +329,7 @@ def _class_findings(labels: Labels, target: str, population: Population | None) 
         yield Finding("warning", target, words)
     if population is not None:
         try:
-            population_of(population, labels)
+            population_of(population, labels.classes, labels.shares)
         except ValueError as error:
             yield Finding("error", target, str(error))
 
@@ -360,8 +360,7 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
 
 
 def _classes(labels: Labels) -> list[ClassReport]:
-    counts = labels.counts.tolist()
-    return [ClassReport(label, rows, rows / max(sum(counts), 1)) for label, rows in zip(labels.classes, counts, strict=True)]
+    return list(map(ClassReport, labels.classes, labels.counts.tolist(), labels.shares.tolist()))
 
 
 def _likely_targets(columns: list[ColumnReport], rows: int) -> list[str]:

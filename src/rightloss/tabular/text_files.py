@@ -167,20 +167,19 @@ def survey_text(path: Path, encoding: str | None, is_text: Callable[[str], bool]
     except (LookupError, ValueError):  # unknown; or a codec that is not for text, such as rot13 and base64
         raise ValueError(f"Expected the name of an encoding, but got {encoding!r}: such as utf-8, cp1252 or latin-1.") from None
     wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    found = ["utf-16"] if wide else ["utf-8-sig", "cp1252", "latin-1"]  # the last accepts any bytes
-    *others, last = found if encoding is None else [encoding]
-    for name in (*others, last):
+    names = [encoding] if encoding else ["utf-16"] if wide else ["utf-8-sig", "cp1252", "latin-1"]  # the last accepts any bytes
+    for name in names:
         try:
             part = _survey(path, start, name, is_text, size, keep)
+            break
         except UnicodeError as error:
-            if name == last:
+            if name == names[-1]:
                 words = f"{path.name} is not ({error}): leave it out, or give the right one."
                 raise ValueError(f"Expected text in the encoding {name}, but {words}") from error
-        else:
-            break
+    if name == names[0]:
+        return part
     words = f"the file is not UTF-8 and was read as {name}: look at names with accents, or give the encoding."
-    odd = [Finding("warning", None, words)] if encoding is None and name in found[1:] else []
-    return replace(part, findings=[*odd, *part.findings])
+    return replace(part, findings=[Finding("warning", None, words), *part.findings])
 
 
 def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bool], size: int | None, keep: bool) -> TextPart:
@@ -188,11 +187,8 @@ def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bo
     delimiter, names = _dialect_of(_text_of(start, encoding), path)
     check_names([name.strip() for name in names], path)
     header = [name or f"Unnamed: {number}" for number, name in enumerate(names)]
-    notes = [
-        Finding("note", f"Unnamed: {number}", "the column has no name in the file.")
-        for number, name in enumerate(names)
-        if not name.strip()
-    ]
+    unnamed = [f"Unnamed: {number}" for number, name in enumerate(names) if not name.strip()]
+    notes = [Finding("note", name, "the column has no name in the file.") for name in unnamed]
     text = frozenset(name.strip() for name in header if is_text(name.strip()))
     part = TextPart(path, encoding, delimiter, header, text, notes)
     rows, kept = 0, None
@@ -298,19 +294,20 @@ def _comma_columns(
     parts: Sequence[TextPart], columns: Sequence[str], size: int | None
 ) -> dict[str, tuple[str, frozenset[Comma]]]:
     """Return the columns of numbers with commas: an example, and what the commas may be."""
-    cells, numbers, examples = Counter[str](), Counter[str](), dict[str, str]()
+    others, numbers, examples = Counter[str](), Counter[str](), dict[str, str]()
     fits = {name: frozenset(_COMMAS) for name in columns}
     for frame in _as_text(parts, columns, size):
         for name in columns:
             for cell, count in frame[name].value_counts().items():
-                cells[name] += count
-                if _ANY_NUMBER.fullmatch(text := str(cell).strip()):
-                    numbers[name] += count
-                    fits[name] = frozenset(meaning for meaning in fits[name] if _COMMAS[meaning].fullmatch(text))
-                    if "," in text:
-                        examples.setdefault(name, text)
-    mostly = [name for name in columns if numbers[name] >= MOSTLY * cells[name]]
-    return {name: (examples[name], fits[name]) for name in mostly if name in examples and fits[name]}
+                if not _ANY_NUMBER.fullmatch(text := str(cell).strip()):
+                    others[name] += count
+                    continue
+                numbers[name] += count
+                fits[name] = frozenset(meaning for meaning in fits[name] if _COMMAS[meaning].fullmatch(text))
+                if "," in text:
+                    examples.setdefault(name, text)
+    mostly = [name for name in examples if fits[name] and numbers[name] >= MOSTLY * (numbers[name] + others[name])]
+    return {name: (examples[name], fits[name]) for name in columns if name in mostly}
 
 
 def _dtypes_without_commas(parts: Sequence[TextPart], meanings: dict[str, Comma], size: int | None) -> dict[str, str]:
@@ -351,10 +348,9 @@ def _check_points(parts: Sequence[TextPart], columns: Sequence[str], size: int |
     pointed, clear = dict[str, str](), set[str]()
     for frame in _as_text([replace(part, frame=None) for part in parts], columns, size):
         for name in columns:
-            cells = [cell.strip() for cell in frame[name].dropna().unique() if "." in cell] if name not in clear else []
-            if cells and all(_POINT_OR_THOUSANDS.fullmatch(cell) for cell in cells):
-                pointed.setdefault(name, cells[0])
-            elif cells:
+            cells = [cell.strip() for cell in frame[name].dropna().unique() if "." in cell]
+            pointed |= {name: cells[0]} if cells else {}
+            if not all(map(_POINT_OR_THOUSANDS.fullmatch, cells)):
                 clear.add(name)
     for name in (name for name in columns if name in pointed and name not in clear):
         raise ValueError(
