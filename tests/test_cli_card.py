@@ -15,7 +15,8 @@ import pytest
 from commands import ROOT, invoke
 from scipy.special import expit, log_expit, logit
 
-from rightloss.cli.scores import Asked, labelled_scores
+from rightloss.cli.labelled import labelled_scores
+from rightloss.cli.scores import Asked
 from rightloss.metrics import evaluate
 
 CARD = ["--target", "y", "--score", "risk", "--from", "0.5", "--population", "0.02"]

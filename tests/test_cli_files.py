@@ -26,9 +26,16 @@ from commands import invoke, killed
 from draws import assert_refused, stream
 from table_files import people, read_predictions, write_frame, write_people
 
-from rightloss.cli.predict import probability_names, with_predictions
-from rightloss.cli.scores import Asked, labelled_scores
-from rightloss.cli.tables import FileFormat, check_output, engine_of, without_formulas
+from rightloss.cli.labelled import labelled_scores
+from rightloss.cli.scores import Asked
+from rightloss.cli.tables import (
+    FileFormat,
+    check_output,
+    engine_of,
+    probability_names,
+    with_predictions,
+    without_formulas,
+)
 from rightloss.tabular import fit_table, load_model, open_table, read_table
 
 FORMULAS = ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "  =1", "＝1+1"]

@@ -77,12 +77,7 @@ def test_an_option_that_makes_no_study_is_refused(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("missing", "arguments"),
-    [
-        ("ray", "quick --engine ray"),
-        ("arviz_stats", "features"),
-        ("matplotlib", "quick"),
-    ],
+    ("missing", "arguments"), [("ray", "quick --engine ray"), ("arviz_stats", "features"), ("matplotlib", "quick")]
 )
 def test_a_package_that_is_not_installed_is_named_before_anything_is_done(
     missing: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,8 +155,7 @@ def test_running_out_of_memory_gives_one_line(error: BaseException, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
-    [("--population", "--prevalence"), ("--kappa", "--evidence"), ("--lr", "--learning-rate")],
+    ("given", "meant"), [("--population", "--prevalence"), ("--kappa", "--evidence"), ("--lr", "--learning-rate")]
 )
 def test_an_option_by_another_name_is_answered_with_its_own(given: str, meant: str) -> None:
     for arguments in ([given, "0.3"], [f"{given}=0.3"]):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from . import commands
 from .population import population_words
 from .predict import check_threshold
-from .scores import Asked, Labelled, labelled_by_model, labelled_scores
-from .tables import engine_of
 from .terminal import number, print_json, print_sentences, print_table, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     from ..metrics import Evaluation, Figure
+    from .labelled import Labelled
 
 _WORDS = {
     "expected_log_likelihood": "expected log-likelihood, nats",
@@ -73,9 +72,11 @@ def evaluate(
       rightloss evaluate scores.csv --score risk --from 0.5 \\
         --target y --population 2%
     """
-    asked = Asked(target, positive, population, score, scale, from_, group, encoding=encoding)
     with quiet_exit():
         from ..metrics import evaluate as evaluate_predictions
+        from .labelled import Asked, labelled_by_model, labelled_scores
+        from .tables import engine_of
+    asked = Asked(target, positive, population, score, scale, from_, group, encoding=encoding)
     found: dict[str, tuple[Evaluation, Labelled]] = {}
     with warnings_on_stderr() as warned, engine_of(engine, address) as each:
         read = labelled_scores(model, asked, each) if data is None else labelled_by_model(model, data, asked, each)

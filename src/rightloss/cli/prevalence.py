@@ -12,11 +12,12 @@ import typer
 
 from . import commands, terminal
 from .population import population_text
-from .tables import engine_of, open_for, over_chunks, stacked, used
 from .terminal import number, percent, quiet_exit
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
@@ -57,6 +58,7 @@ def prevalence(
     with quiet_exit():
         from ..shift import estimate_prevalence
         from ..tabular import load_model
+        from .tables import engine_of, open_for, over_chunks, stacked, used
     with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
         fitted = load_model(model)
         if fitted.family is None:

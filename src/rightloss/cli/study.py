@@ -18,8 +18,7 @@ from typer.core import TyperCommand
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work, processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
-from .commands import argument, option
-from .tables import check_engine
+from .commands import argument, check_engine, option
 from .terminal import progress, require
 
 TOY = "toy"

@@ -15,30 +15,23 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 
 from .. import __version__
 from ..atomic_files import check_writable, whole_path
+from ..ray_cluster import connected, last_line, other_version
+from ..tabular import ColumnSpec, TableModel, TableStream, open_table
+from ..tabular.columns import is_formula, is_text, warn_of
+from ..tabular.pipelines import OddCells, odd_cells, odd_findings, require_columns
+from .commands import check_engine
 from .terminal import printable, progress, require
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from ..tabular import ColumnSpec, TableModel, TableStream
-    from ..tabular.pipelines import OddCells
-
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-ENGINES = ("in-process", "ray")
 _RETRIES = 3
-
-
-def check_engine(name: str, address: str | None, engines: Collection[str] = ENGINES) -> None:
-    """Raise ValueError for an unknown engine, or for an address that it does not use."""
-    if name not in engines:
-        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(engines)}.")
-    if address is not None and name != "ray":
-        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
 
 
 @contextmanager
@@ -53,7 +46,6 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
         yield map
         return
     require("ray")
-    from ..ray_cluster import connected
 
     with connected(address) as ray, redirect_stdout(sys.stderr):  # Ray prints there what happens to workers
         yield partial(_on_ray, ray)
@@ -75,8 +67,6 @@ def over_chunks(
         job: takes a data frame and the number of its first row.
         specs: the columns of the model.
     """
-    from ..tabular.columns import warn_of
-    from ..tabular.pipelines import odd_cells, odd_findings
 
     def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
         start = table.start(part)
@@ -97,8 +87,6 @@ def over_chunks(
 
 def stacked(chunks: Iterable[np.ndarray], rows: int) -> np.ndarray:
     """Return the rows of all chunks as one table; they are never held twice."""
-    import numpy as np
-
     found, start = np.empty(0), 0
     for chunk in chunks:
         found = found if start else np.empty((rows, chunk.shape[1]))
@@ -115,10 +103,6 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, ot
     Raises:
         ValueError: if it cannot be read, or lacks a column of the model.
     """
-    from ..tabular import open_table
-    from ..tabular.columns import warn_of
-    from ..tabular.pipelines import require_columns
-
     known = {spec.name for spec in used(model)}
     text = (lambda name: name not in known) if others_as_text else ()
     table = open_table(path, encoding=encoding, text_columns=text, each=each)
@@ -147,8 +131,6 @@ def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> I
 
 def _task(version: str, function: Callable[[Any], Any], item: Any) -> Any:
     """Do one part on a machine of the cluster; return a user's error, as Ray would add a traceback to its message."""
-    from ..ray_cluster import other_version
-
     if version != __version__:
         return other_version(version, __version__)
     try:
@@ -159,8 +141,6 @@ def _task(version: str, function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def _result(ray: Any, item: Any, task: Any) -> Any:
-    from ..ray_cluster import last_line
-
     try:
         found = ray.get(task)
     except ray.exceptions.RayError as error:
@@ -230,8 +210,6 @@ class FileFormat(NamedTuple):
         In CSV, text that a spreadsheet program would run as a formula gets an apostrophe in front.
         """
         if self.schema is not None:
-            import pyarrow as pa
-
             return pa.Table.from_pandas(frame, self.schema, preserve_index=False), Counter()
         safe, changed = without_formulas(frame)
         text = safe.to_csv(header=False, index=False, sep=self.delimiter, quoting=_quoting(frame))
@@ -326,9 +304,6 @@ def open_predictions(
     Returns:
         The table, and the names of its columns by those without the apostrophe of a formula.
     """
-    from ..tabular import open_table
-    from ..tabular.columns import warn_of
-
     table = open_table(path, encoding=encoding, text_columns=lambda name: is_text(_without_apostrophe(name)), each=each)
     warn_of(table.findings)
     return table, {name if table.is_parquet else _without_apostrophe(name): name for name in table.columns}
@@ -340,6 +315,39 @@ def as_predicted(frame: pd.DataFrame, names: Mapping[str, str], is_parquet: bool
     for name in [] if is_parquet else _text_columns(plain):
         plain[name] = plain[name].astype(object).map(_without_apostrophe)
     return plain
+
+
+def probability_names(model: TableModel) -> list[str]:
+    """Return the name of each class's column of probabilities, as `read_table` reads it."""
+    return [f"p_{label}".strip() for label in model.classes_]
+
+
+def limit_names(model: TableModel) -> list[str]:
+    """Return the names of each class's columns of limits."""
+    return [f"{side}_{label}" for label in model.classes_ for side in ("low", "high")]
+
+
+def plain_classes(model: TableModel) -> list[Any]:
+    """Return the classes for a column of a file: as text if they are of several types."""
+    alike = len({type(label) for label in model.classes_}) == 1
+    return list(model.classes_) if alike else [str(label) for label in model.classes_]
+
+
+def with_predictions(
+    frame: pd.DataFrame,
+    log_probs: np.ndarray,
+    model: TableModel,
+    threshold: float | None,
+    limits: tuple[np.ndarray, np.ndarray] | None = None,
+) -> pd.DataFrame:
+    """Return the columns with a probability per class, its limits, and the predicted class."""
+    probabilities = np.exp(log_probs)
+    best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
+    names, ends = probability_names(model), [] if limits is None else limit_names(model)
+    added = dict(zip(names, probabilities.T, strict=True)) | {PREDICTED: np.array(plain_classes(model), dtype=object)[best]}
+    if limits is not None:
+        added |= dict(zip(ends, np.stack(limits, 2).reshape(len(frame), len(ends)).T, strict=True))
+    return frame.assign(**added)[in_order(list(frame.columns), names, ends)]
 
 
 def in_order(columns: Sequence[str], probabilities: Sequence[str], limits: Sequence[str] = ()) -> list[str]:
@@ -364,7 +372,6 @@ def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
 
     Text that has apostrophes before a formula gets one more, so that one can be removed from each.
     """
-    import numpy as np
     import pandas as pd
 
     safe, changed = frame.copy(deep=False), Counter[str]()
@@ -379,7 +386,6 @@ def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
 
 def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
     """Return Arrow's types of the columns, which do not depend on the cells of a chunk."""
-    import pyarrow as pa
 
     schema = pa.Schema.from_pandas(empty, preserve_index=False)
     for number, name in enumerate(empty.columns):
@@ -389,8 +395,6 @@ def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
 
 
 def _text_columns(frame: pd.DataFrame) -> list[str]:
-    from ..tabular.columns import is_text
-
     return [name for name in frame.columns if is_text(frame[name])]
 
 
@@ -410,6 +414,4 @@ def _without_apostrophe(cell: Any) -> Any:
 
 
 def _is_formula(cell: object) -> bool:
-    from ..tabular.columns import is_formula
-
     return isinstance(cell, str) and is_formula(cell.lstrip("'"))
