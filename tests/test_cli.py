@@ -160,17 +160,6 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
     assert result.stderr == "rightloss: no nodule could be cut, so no archive was written\n"
 
 
-@pytest.mark.long
-def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation, "write_patches", failing_with(KeyboardInterrupt()))
-        result = invoke(*arguments, str(out))
-    assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to resume\n")
-    monkeypatch.setattr(preparation, "make_shard", failing_with(AssertionError()))  # all shards are there
-    assert invoke(*arguments, str(out)).exit_code == 0
-
-
 @pytest.mark.parametrize("missing", ["typer", "pebble"])
 def test_a_missing_extra_gives_one_line(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

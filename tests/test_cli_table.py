@@ -213,27 +213,13 @@ def test_what_parquet_has_no_type_for_is_written_as_text(model: str, tmp_path: P
     assert found["seen"].tolist() == [True, None, False]
 
 
-def written_as(path: Path, content: str, encoding: str = "utf-8") -> Path:
-    path.write_bytes(content.encode(encoding))
-    return path
-
-
-FINDINGS: dict[str, Callable[[Path], Path]] = {
-    "a decimal comma": lambda folder: written_as(folder / "new.csv", people(40).to_csv(index=False, sep=";", decimal=",")),
-    "cp1252": lambda folder: written_as(folder / "new.csv", people(40).assign(note="é").to_csv(index=False), "cp1252"),
-    "a nested column": lambda folder: write_people(folder / "new.parquet", 40, note=[[1, 2]] * 40),
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", FINDINGS)
-def test_a_table_with_a_finding_is_predicted_and_a_warning_is_printed(name: str, model: str, tmp_path: Path) -> None:
-    path = FINDINGS[name](tmp_path)
-    done = invoke("predict", model, str(path), "--out", str(tmp_path / "p.parquet"))
+def test_a_table_with_a_finding_is_predicted_and_a_warning_is_printed(model: str, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_bytes(people(40).assign(note="é").to_csv(index=False).encode("cp1252"))
+    done = invoke("predict", model, str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.parquet"))
     assert done.exit_code == 0, done.stderr
-    warned = [finding for finding in read_table(path).attrs["findings"] if finding.level == "warning"]
-    assert all(finding.message in done.stderr for finding in warned)
-    assert bool(warned) == (name != "a decimal comma")
+    (finding,) = read_table(tmp_path / "new.csv").attrs["findings"]
+    assert finding.message in done.stderr
     expected = np.exp(load_model(model).predict_log_proba(read_table(write_people(tmp_path / "plain.csv", 40))))
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "p.parquet")[["p_no", "p_yes"]], expected, rtol=1e-9)
 
@@ -319,11 +305,8 @@ def test_the_prevalence_of_unlabelled_rows_is_found_and_goes_into_the_next_comma
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rate", [0.5, 1e-6])
-def test_the_test_of_the_same_rows_does_not_depend_on_the_population_of_the_model(
-    rate: float, model: str, tmp_path: Path
-) -> None:
-    path, fitted = tmp_path / "clinic.csv", load_model(model)
+def test_the_test_of_the_same_rows_does_not_depend_on_the_population_of_the_model(model: str, tmp_path: Path) -> None:
+    path, fitted, rate = tmp_path / "clinic.csv", load_model(model), 1e-6
     people(3000, seed=3, share=0.2).drop(columns="cancer").to_csv(path, index=False)
     moved = retarget(fitted.held_out.log_probs, from_=fitted.population, to=rate)
     held_out = dataclasses.replace(fitted.held_out, log_probs=moved)
@@ -411,20 +394,13 @@ def changed(**columns: Any) -> Callable[[Path], object]:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
     "no such file": (lambda path: None, [], "Expected a file at data.csv, but there is none"),
-    "an empty file": (text(""), [], "empty"),
-    "no target column": (text("age,yes\n1,2\n"), [], "Expected the target column 'cancer'"),
     "one class": (changed(cancer="yes"), [], "two classes or more"),
-    "the positive class is not there": (changed(cancer=["ja", "no"] * 120), [], "'yes'"),
-    "numbers that can be read in two ways": (text("age\tcancer\n82,402\tyes\n999\tno\n"), [], "'82,402'"),
-    "a class that is not there": (changed(), ["--population", "no=0.9,yes=0.05,maybe=0.05"], "maybe"),
     "a class of 0": (changed(), ["--population", "no=1,yes=0"], "positive for every class"),
     "a population above 1": (changed(), ["--population", "1.5"], "between 0 and 1"),
-    "no such group": (changed(), ["--group", "nobody"], "'nobody'"),
     "one fold": (changed(), ["--folds", "1"], "fold"),
     "a folder nowhere": (changed(), ["--out", "nowhere/model"], "make it first"),
     "a file as folder": (changed(), ["--out", "data.csv"], "is a file"),
     "no folder": (changed(), ["--out", ""], "--out model"),
-    "no encoding": (changed(), ["--encoding", "rot13"], "rot13"),
 }
 
 

@@ -81,10 +81,7 @@ def predict(
 
         from ..tabular import load_model
         from . import tables
-    if out is not None:
-        tables.check_output(out, overwrite)
-    elif json:
-        raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
+    tables.check_output(out, overwrite, json)
     printed = sys.stdout.buffer
     with warnings_on_stderr(), tables.engine_of(engine, address) as each:
         fitted = load_model(model)
@@ -102,7 +99,6 @@ def predict(
 
         types = table.arrow_types() | {tables.PREDICTED: pa.array(tables.plain_classes(fitted)).type}
         changed, sums = tables.write_table(table, names, predicted, out or printed, each, types, tables.used(fitted))
-    tables.warn_of_apostrophes(changed)
     means = dict(zip(tables.probability_names(fitted), (sums / table.rows).tolist(), strict=True))
     covers = None if level is None else fitted.limits_cover(mix)
     following: list[object] = ["prevalence", model, data] if population is None and out is not None else []

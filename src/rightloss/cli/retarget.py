@@ -55,10 +55,7 @@ def retarget(
     ends = parse_mix(from_, rates=bool(score)), (parse_rates if score else parse_population)(to)
     with quiet_exit():
         from . import scores, tables
-    if out is not None:
-        tables.check_output(out, overwrite)
-    elif json:
-        raise ValueError("Expected --out with --json, but got none: scores and JSON would mix on standard output.")
+    tables.check_output(out, overwrite, json)
     printed = sys.stdout.buffer
     with warnings_on_stderr():
         asked = scores.Asked(score=score, scale=scale, encoding=encoding)
@@ -74,9 +71,8 @@ def retarget(
             return scores.with_scores(file, file.plain(frame, kept), new, after), scores.sums_of(before, after)
 
         types = {name: file.table.arrow_types()[raw] for name, raw in file.names.items()}
-        changed, sums = tables.write_table(file.table, list(file.names.values()), change, out or printed, map, types)
+        _, sums = tables.write_table(file.table, list(file.names.values()), change, out or printed, map, types)
         file.warn_of_certain(sums[2])
-    tables.warn_of_apostrophes(changed)
     means = (sums[:2] / file.table.rows).tolist()
     pairs = [{"column": each, "from": old, "to": moved} for each, old, moved in zip(new, *means, strict=True)]
     if json:

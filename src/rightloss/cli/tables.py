@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import sys
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -28,7 +29,7 @@ from ..tabular import ColumnSpec, TableModel, TableStream, open_table
 from ..tabular.columns import is_formula, is_text, warn_of
 from ..tabular.pipelines import OddCells, odd_cells, odd_findings, require_columns
 from .commands import check_engine
-from .terminal import printable, progress, require
+from .terminal import progress, require
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 _RETRIES = 3
@@ -157,8 +158,12 @@ ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 PREDICTED = "predicted"
 
 
-def check_output(path: Path, overwrite: bool = True) -> None:
-    """Raise a ValueError, OSError or ModuleNotFoundError if predictions cannot be written to this path."""
+def check_output(path: Path | None, overwrite: bool = True, json: bool = False) -> None:
+    """Raise a ValueError, OSError or ModuleNotFoundError if predictions cannot be written to this path, or beside JSON."""
+    if path is None and json:
+        raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
+    if path is None:
+        return
     if not path.name.lower().endswith(ENDINGS):
         raise ValueError(f"Expected a file that ends in {', '.join(ENDINGS)}, but got {path}: predictions.csv, say.")
     if path.is_dir() or not path.parent.is_dir():
@@ -274,14 +279,9 @@ def write_table(
         for rows, more, numbers in over_chunks(each, table, columns, content, specs):
             write(rows)
             changed, sums = changed + more, sums + numbers
+    for name, cells in changed.items():
+        warnings.warn(f"column {name!r}: {cells} cells begin like a formula and got an apostrophe in front", stacklevel=2)
     return changed, sums
-
-
-def warn_of_apostrophes(changed: Mapping[str, int]) -> None:
-    """Say on standard error how many cells of each column got an apostrophe."""
-    for column, cells in changed.items():
-        text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
-        print(f"rightloss: warning: {printable(text)}", file=sys.stderr)
 
 
 def kept_columns(columns: Sequence[str], keep: Sequence[str], new: Sequence[str]) -> list[str]:
