@@ -391,15 +391,15 @@ def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kin
 
 def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
     """Return the AUC of a column cut into levels, where each half of the rows is scored by the class rates of the other."""
-    halves, areas = halves_of(codes), []
-    for half in (0, 1):
-        known, size = halves != half, int(levels.max()) + 1
-        total = np.bincount(levels[known], minlength=size) + 1.0
-        for k in np.unique(codes):
-            own = codes == k
-            seen = np.bincount(levels[known & own], minlength=size)
-            rates = (seen + own[known].mean()) / total
-            areas.append(_area(rates[levels[~known]], own[~known]))
+    from sklearn.metrics import roc_auc_score
+
+    halves = pd.Series(codes).groupby(codes).cumcount().to_numpy() % 2  # alternating within each class
+    areas = []
+    for known in (halves == 0, halves == 1):
+        counts = np.zeros((levels.max() + 1, codes.max() + 1))
+        np.add.at(counts, (levels[known], codes[known]), 1)
+        rates = (counts + counts.sum(0) / counts.sum()) / (counts.sum(1, keepdims=True) + 1)
+        areas += [roc_auc_score(codes[~known] == k, rates[levels[~known], k]) for k in range(codes.max() + 1)]
     return float(np.mean(areas))
 
 
@@ -418,18 +418,3 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
     if not len(values):
         return values
     return np.append(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"), np.nextafter(values.max(), np.inf))
-
-
-def halves_of(codes: np.ndarray) -> np.ndarray:
-    """Return 0 or 1 per row, alternating within each class."""
-    order = np.argsort(codes, kind="stable")
-    half = np.empty(len(codes), dtype=np.int64)
-    half[order] = np.arange(len(codes)) % 2
-    return half
-
-
-def _area(scores: np.ndarray, own: np.ndarray) -> float:
-    """Return the probability that a row of the class scores higher than one of the rest, with ties as one half."""
-    ranks = pd.Series(scores).rank().to_numpy()
-    n = int(own.sum())
-    return float((ranks[own].sum() - n * (n + 1) / 2) / (n * (len(own) - n)))
