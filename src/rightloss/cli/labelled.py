@@ -15,12 +15,11 @@ import pandas as pd
 
 from ..predictive import retarget
 from ..prevalence import Prevalence
-from ..prevalence.multilabel import by_finding
 from ..tabular import TableModel, load_model
 from ..tabular.columns import class_numbers, group_numbers, hashable, labels_of, text_of
 from .population import parse_mix, parse_population, parse_rates, population_text
-from .scores import Asked, ScoreFile, mix_of, positive_last, require_columns, require_positive, two_classes
-from .tables import Each, open_for, over_chunks, stacked, used
+from .scores import Asked, ScoreFile, mix_of, positive_last, rates_of, require_columns, require_positive, two_classes
+from .tables import Each, open_for, over_chunks, stacked
 
 if TYPE_CHECKING:
     from ..study.results import Cell
@@ -88,8 +87,7 @@ def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Lab
     def rows(frame: pd.DataFrame, start: int) -> Any:
         return model.predict_log_proba(frame, mix, warn=False), _cells(frame[names])
 
-    chunks = over_chunks(each, table, {*names, *(spec.name for spec in used(model))}, rows, used(model))
-    log_probs, cells = _collected(chunks, table.rows, names)
+    log_probs, cells = _collected(over_chunks(each, table, names, rows, model), table.rows, names)
     codes = class_numbers(cells[target], model.classes_)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
     columns = _groups_and_subgroups(cells, asked)
@@ -147,15 +145,10 @@ def _of_findings(
     file: ScoreFile, log_probs: np.ndarray, cells: pd.DataFrame, population: Any, from_: Any, asked: Asked
 ) -> Labelled:
     names = list(asked.target)
-
-    def by_name(rates: Any, option: str) -> dict[str, Any]:
-        given = rates if isinstance(rates, Mapping) else dict.fromkeys(names, rates)
-        return dict(zip(names, by_finding(given, option, names), strict=True))
-
     codes = np.stack([_two_classes(cells[name], file, asked.positive)[1] for name in names], 1)
     target = np.where(codes < 0, np.nan, codes)
-    prevalence = Prevalence.multilabel(by_name(population, "population"))
-    start = None if from_ is None else by_name(from_, "from_")
+    prevalence = Prevalence.multilabel(dict(zip(names, rates_of(names, population, "population"), strict=True)))
+    start = None if from_ is None else dict(zip(names, rates_of(names, from_, "from_"), strict=True))
     return Labelled(log_probs, target, prevalence, start, names, *_groups_and_subgroups(cells, asked))
 
 
@@ -191,16 +184,15 @@ def _cells(frame: pd.DataFrame) -> dict[str, pd.Categorical]:
 
 def _collected(chunks: Iterable[Any], rows: int, names: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
     """Return the predictions of all chunks, and the cells of the other columns."""
-    parts: dict[str, list[pd.Categorical]] = {name: [] for name in names}
+    parts: list[dict[str, pd.Categorical]] = []
 
     def tables() -> Iterator[np.ndarray]:
         for table, cells in chunks:
-            for name in names:
-                parts[name].append(cells[name])
+            parts.append(cells)
             yield table
 
-    log_probs = stacked(tables(), rows)
-    return log_probs, pd.DataFrame({name: pd.api.types.union_categoricals(each) for name, each in parts.items()})
+    log_probs, union = stacked(tables(), rows), pd.api.types.union_categoricals
+    return log_probs, pd.DataFrame({name: union([each[name] for each in parts]) for name in names})
 
 
 def _groups_and_subgroups(cells: pd.DataFrame, asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:

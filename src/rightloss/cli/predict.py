@@ -89,7 +89,6 @@ def predict(
         table = tables.open_for(fitted, data, encoding, each, others_as_text=tables.writes_text(out))
         limits = [] if level is None else tables.limit_names(fitted)
         kept = tables.kept_columns(table.columns, keep, [*tables.probability_names(fitted), tables.PREDICTED, *limits])
-        names = list(dict.fromkeys([*kept, *(spec.name for spec in tables.used(fitted))]))
 
         def predicted(frame: pd.DataFrame, start: int) -> tuple[pd.DataFrame, np.ndarray]:
             log_probs = fitted.predict_log_proba(frame, mix, warn=False)
@@ -98,7 +97,7 @@ def predict(
             return found, found[tables.probability_names(fitted)].to_numpy().sum(0)
 
         types = table.arrow_types() | {tables.PREDICTED: pa.array(tables.plain_classes(fitted)).type}
-        changed, sums = tables.write_table(table, names, predicted, out or printed, each, types, tables.used(fitted))
+        changed, sums = tables.write_table(table, kept, predicted, out or printed, each, types, fitted)
     means = dict(zip(tables.probability_names(fitted), (sums / table.rows).tolist(), strict=True))
     covers = None if level is None else fitted.limits_cover(mix)
     following: list[object] = ["prevalence", model, data] if population is None and out is not None else []

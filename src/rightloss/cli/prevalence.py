@@ -58,7 +58,7 @@ def prevalence(
     with quiet_exit():
         from ..shift import estimate_prevalence
         from ..tabular import load_model
-        from .tables import engine_of, open_for, over_chunks, stacked, used
+        from .tables import engine_of, open_for, over_chunks, stacked
     with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
         fitted = load_model(model)
         if fitted.family is None:
@@ -66,8 +66,8 @@ def prevalence(
                 f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
                 "better was found: fit one with more rows or other columns."
             )
-        table, specs, labels = open_for(fitted, data, encoding, each), used(fitted), fitted.held_out.target
-        chunks = over_chunks(each, table, [spec.name for spec in specs], fitted.comparable_log_probs, specs)
+        table, labels = open_for(fitted, data, encoding, each), fitted.held_out.target
+        chunks = over_chunks(each, table, [], fitted.comparable_log_probs, fitted)
         rows = fitted.compared(stacked(chunks, table.rows))
         options: dict[str, Any] = {"method": method, "calibration": calibration}
         estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)

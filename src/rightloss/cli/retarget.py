@@ -62,7 +62,8 @@ def retarget(
         file = scores.ScoreFile.open(data, asked, map, others_as_text=tables.writes_text(out))
         if file.classes is not None:
             file = scores.positive_last(file, positive)
-        start, end = (scores.mixes_of(file, mix, name) for mix, name in zip(ends, ("from_", "to"), strict=True))
+        mix_of, names = (scores.rates_of, file.columns) if file.classes is None else (scores.mix_of, file.classes)
+        start, end = (mix_of(names, mix, option) for mix, option in zip(ends, ("from_", "to"), strict=True))
         new, kept = scores.moved_columns(file, end, keep)
 
         def change(frame: pd.DataFrame, first: int) -> tuple[pd.DataFrame, np.ndarray]:

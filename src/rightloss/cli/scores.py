@@ -211,11 +211,9 @@ def positive_last(file: ScoreFile, positive: str | None) -> ScoreFile:
     return replace(file, columns=[file.columns[number] for number in last], classes=[classes[number] for number in last])
 
 
-def mixes_of(file: ScoreFile, mix: Any, option: str) -> Any:
-    """Return the class frequencies, or those of each column of scores."""
-    if file.classes is not None:
-        return mix_of(file.classes, mix, option)
-    return by_finding(mix if isinstance(mix, Mapping) else dict.fromkeys(file.columns, mix), option, file.columns)
+def rates_of(names: Sequence[str], mix: Any, option: str) -> list[Any]:
+    """Return the rate of each finding, or column of scores, from one for all or rates by name."""
+    return by_finding(mix if isinstance(mix, Mapping) else dict.fromkeys(names, mix), option, names)
 
 
 def moved_columns(file: ScoreFile, end: Any, keep: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -55,23 +55,25 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
 def over_chunks(
     each: Each,
     table: TableStream,
-    columns: Collection[str | None],
+    columns: Collection[str],
     job: Callable[[pd.DataFrame, int], Any],
-    specs: Sequence[ColumnSpec] = (),
+    model: TableModel | None = None,
 ) -> Iterator[Any]:
     """Yield what `job` makes of each chunk of a table, in order; show the progress, and warn of cells unknown in training.
 
     Args:
         each: of `engine_of`.
         table: the table.
-        columns: those to read.
+        columns: those to read, besides those of the model.
         job: takes a data frame and the number of its first row.
-        specs: the columns of the model.
+        model: the model that predicts the rows, if there is one.
     """
+    specs = _used(model)
+    wanted = {*columns, *(spec.name for spec in specs)}
 
     def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
         start = table.start(part)
-        for frame in table.frames(columns, part):
+        for frame in table.frames(wanted, part):
             yield len(frame), odd_cells(frame, specs), job(frame, start)
             start += len(frame)
 
@@ -104,17 +106,17 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, ot
     Raises:
         ValueError: if it cannot be read, or lacks a column of the model.
     """
-    known = {spec.name for spec in used(model)}
+    known = {spec.name for spec in _used(model)}
     text = (lambda name: name not in known) if others_as_text else ()
     table = open_table(path, encoding=encoding, text_columns=text, each=each)
-    require_columns(table.columns, used(model))
+    require_columns(table.columns, _used(model))
     warn_of(table.findings)
     return table
 
 
-def used(model: TableModel) -> list[ColumnSpec]:
+def _used(model: TableModel | None) -> list[ColumnSpec]:
     """Return the columns that a model looks at: none if it always answers its population."""
-    return [] if model.fitted is None else model.columns
+    return [] if model is None or model.fitted is None else model.columns
 
 
 def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -254,29 +256,29 @@ def write_table(
     out: Path | BinaryIO,
     each: Each,
     types: Mapping[str, Any],
-    specs: Sequence[ColumnSpec] = (),
+    model: TableModel | None = None,
 ) -> tuple[Counter[str], np.ndarray]:
     """Change a table and write it, chunk by chunk; return the cells that got an apostrophe, and sums over the rows.
 
     Args:
         table: the table.
-        columns: those that are read.
+        columns: those that are read, besides those of the model.
         change: takes a chunk and the number of its first row; returns the chunk to write, and its sums.
         out: file to write, or standard output.
         each: of `engine_of`.
         types: Arrow's types of columns for which pandas has none.
-        specs: the columns of the model.
+        model: the model that predicts the rows, if there is one.
     """
 
     def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
         made, numbers = change(frame, start)
         return *file.content(made), numbers
 
-    empty, sums = change(table.empty(columns), 0)
+    empty, sums = change(table.empty(dict.fromkeys([*columns, *(spec.name for spec in _used(model))])), 0)
     file = FileFormat.of(out if isinstance(out, Path) else None, empty, types)
     changed = file.changed_names()
     with file.written(out) as write:
-        for rows, more, numbers in over_chunks(each, table, columns, content, specs):
+        for rows, more, numbers in over_chunks(each, table, columns, content, model):
             write(rows)
             changed, sums = changed + more, sums + numbers
     for name, cells in changed.items():

@@ -108,19 +108,20 @@ def count_distinct(series: pd.Series) -> int:
 
 def as_numbers(series: pd.Series, infinite: bool = False) -> tuple[np.ndarray, list[str]]:
     """Return the cells as float64, with NaN for missing and other cells, also infinite ones, and examples of text cells."""
-    if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
-        codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
-        parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
-        numbers = np.append(parsed.to_numpy(dtype=np.float64), np.nan)
-        found, cells = numbers[codes], [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
+    cells: list[str] = []
+    if _is_numeric(series) or pd.api.types.is_bool_dtype(series):
+        found = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
-        found, cells = series.to_numpy(dtype=np.float64, na_value=np.nan), []
+        codes, values = pd.factorize(hashable(series))
+        parsed = pd.to_numeric(pd.Series(list(map(_plain, values)), dtype=object), errors="coerce")
+        found = np.append(parsed.to_numpy(dtype=np.float64), np.nan)[codes]
+        cells = [str(value) for value in values[parsed.isna()]]
     return found if infinite else np.where(np.isfinite(found), found, np.nan), cells
 
 
 def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return a code per cell, −1 for missing ones, and the text of each code."""
-    codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
+    codes, values = pd.factorize(hashable(series))
     return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
 
 
@@ -274,7 +275,7 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     Raises:
         ValueError: if `positive` is not a class, or there are more than two classes.
     """
-    numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
+    numbers, values = pd.factorize(series.astype(object))
     labels = [plain_label(value) for value in values]
     if any(isinstance(label, float) and math.isinf(label) for label in labels):
         raise ValueError(
@@ -298,15 +299,13 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
             f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
             "the population by class."
         )
-    guessed = False
+    likely = likely_positive(classes) if second is None and len(classes) == 2 else second
     if len(classes) == 2:
-        second = likely_positive(classes) if second is None else second
-        guessed = second is None
-        second = classes[1] if second is None else second
+        second = classes[1] if likely is None else likely
         classes = sorted(classes, key=lambda label: label == second)
     place = {label: number for number, label in enumerate(classes)}
     codes = np.array([*(place[label] for label in labels), -1], dtype=np.int64)[numbers]
-    return Labels(classes, codes, second, guessed)
+    return Labels(classes, codes, second, guessed=likely is None and len(classes) == 2)
 
 
 def population_of(

@@ -177,8 +177,8 @@ def inspect_table(
     if target in frame.columns:
         labels, more = _labels(frame, str(target), positive, columns)
         findings += more
-        if labels is not None:
-            findings += [*_class_findings(labels, str(target), population), *_leak_findings(frame, labels, columns)]
+    if labels is not None:
+        findings += [*_class_findings(labels, str(target), population), *_leak_findings(frame, labels, columns)]
     if group in frame.columns:
         groups, more = _groups(frame[group], labels)
         findings += more
@@ -349,9 +349,8 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
     count = len(np.unique(codes))
     if count == len(series):
         found.append(Finding("note", name, "every row is a group of its own."))
-    for number, label in enumerate([] if labels is None else labels.classes):
-        assert labels is not None
-        if len(np.unique(codes[labels.codes == number])) < 2:
+    for number, label in enumerate(labels.classes if labels else ()):
+        if labels and len(np.unique(codes[labels.codes == number])) < 2:
             words = (
                 f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
             )

@@ -168,12 +168,12 @@ def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSp
     """Return warnings about the odd cells of all chunks of a table."""
     findings = []
     for spec in specs:
+        what, read_as = ("are no dates" if spec.kind == "date" else "are no numbers"), "missing"
+        if spec.is_category:
+            what, read_as = "have a category that training did not", "'other'"
         odd = [chunk[spec.name] for chunk in chunks if spec.name in chunk]
-        many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
         if odd:
-            what, read_as = ("are no dates" if spec.kind == "date" else "are no numbers"), "missing"
-            if spec.is_category:
-                what, read_as = "have a category that training did not", "'other'"
+            many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
             words = f"{many} {what}, such as {odd[0][1]!r}: they are read as {read_as}."
             findings.append(Finding("warning", spec.name, words))
     return findings
