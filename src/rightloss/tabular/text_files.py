@@ -60,7 +60,7 @@ class TextPart:
         path: of the file.
         encoding: of the text.
         delimiter: between cells.
-        header: the names of its columns as they stand there, or as pandas calls those without a name.
+        names: of its columns.
         text: columns that are read as they stand.
         findings: about the file.
         rows: their number.
@@ -71,17 +71,12 @@ class TextPart:
     path: Path
     encoding: str
     delimiter: str
-    header: list[str]
+    names: list[str]
     text: frozenset[str]
     findings: list[Finding]
     rows: int = 0
     cells: dict[str, dict[str, None]] = field(default_factory=dict)
     frame: pd.DataFrame | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [name.strip() for name in self.header]
 
     @staticmethod
     def common_types(parts: Sequence[TextPart], size: int | None) -> tuple[TextTypes, list[Finding]]:
@@ -106,24 +101,21 @@ class TextPart:
             huge = [name for name, dtype in dtypes.items() if dtype == "str" and self.frame[name].dtype == object]
             yield self.frame[list(dtypes)].assign(**{name: self.frame[name].map(str, na_action="ignore") for name in huge})
             return
-        by_header = dict(zip(self.header, self.names, strict=True))
-        known = by_header if dtypes is None else {raw: name for raw, name in by_header.items() if name in dtypes}
-        given = {raw: dtypes[name] for raw, name in known.items() if dtypes is not None and dtypes[name] != "object"}
-        text = {raw: "str" for raw, name in known.items() if name in self.text}
-        options = self._options | {"dtype": given | text, "usecols": None if dtypes is None else list(known)}
+        wanted = [name for name in self.names if dtypes is None or name in dtypes]
+        given = {} if dtypes is None else {name: dtypes[name] for name in wanted if dtypes[name] != "object"}
+        text = dict.fromkeys(self.text.intersection(wanted), "str")
+        options = self._options | {"dtype": given | text, "usecols": None if dtypes is None else wanted}
         objects = [name for name, dtype in (dtypes or {}).items() if dtype == "object"]  # True, False and missing
         for frame in self._read(size, options):
-            frame.columns = pd.Index([name.strip() for name in frame.columns])
             yield frame.astype(dict.fromkeys(objects, object)) if objects else frame
 
     @property
     def _options(self) -> dict[str, Any]:
-        packed = "gzip" if self.path.suffix.lower() == ".gz" else None
         missing: Any = MISSING
-        if self.text.intersection(self.names):
-            missing = {raw: [""] if raw.strip() in self.text else MISSING for raw in self.header}
-        options = {"sep": self.delimiter, "encoding": self.encoding, "compression": packed, "na_values": missing}
-        return options | {"index_col": False, "keep_default_na": False, "low_memory": False}
+        if self.text:
+            missing = {name: [""] if name in self.text else MISSING for name in self.names}
+        options = {"sep": self.delimiter, "encoding": self.encoding, "na_values": missing}
+        return options | {"names": self.names, "header": 0, "index_col": False, "keep_default_na": False, "low_memory": False}
 
     def _read(self, size: int | None, options: dict[str, Any]) -> Iterator[pd.DataFrame]:
         done = 0
@@ -184,13 +176,12 @@ def survey_text(path: Path, encoding: str | None, is_text: Callable[[str], bool]
 
 def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bool], size: int | None, keep: bool) -> TextPart:
     """Read the whole file; raise UnicodeDecodeError if the encoding is wrong."""
-    delimiter, names = _dialect_of(_text_of(start, encoding), path)
-    check_names([name.strip() for name in names], path)
-    header = [name or f"Unnamed: {number}" for number, name in enumerate(names)]
-    unnamed = [f"Unnamed: {number}" for number, name in enumerate(names) if not name.strip()]
+    delimiter, header = _dialect_of(_text_of(start, encoding), path)
+    names = [name.strip() or f"Unnamed: {number}" for number, name in enumerate(header)]
+    check_names(names, path)
+    unnamed = [name for name, written in zip(names, header, strict=True) if not written.strip()]
     notes = [Finding("note", name, "the column has no name in the file.") for name in unnamed]
-    text = frozenset(name.strip() for name in header if is_text(name.strip()))
-    part = TextPart(path, encoding, delimiter, header, text, notes)
+    part = TextPart(path, encoding, delimiter, names, frozenset(filter(is_text, names)), notes)
     rows, kept = 0, None
     cells: dict[str, dict[str, None]] = {name: {} for name in part.names}
     for frame in part.chunks(size):
