@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoke
+from commands import invoke, ran, refused
 from dicom_series import nodule_table, ramp, several_scans, write_scan
 from test_toy import tiny
 
@@ -63,8 +63,7 @@ def test_the_study_prints_its_table_and_last_where_the_report_is_and_a_second_ca
     dry = invoke("study", "toy", "--seeds", "1", "--dry-run")
     assert (dry.exit_code, dry.stdout.splitlines()[-1]) == (0, "nothing was written"), dry.stderr
     assert list(tmp_path.iterdir()) == []
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.stderr
+    result = ran(*arguments)
     titles = [METHODS[name].title for name in FULLY_LABELLED]
     assert all(words in result.stdout for words in (*titles, "best possible", "always saying the prevalence"))
     assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
@@ -93,10 +92,7 @@ def test_a_users_mistake_gives_one_line_and_writes_nothing(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    refused(message, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,8 +132,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
     out = scans / "n.npz"
-    result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")
-    assert result.exit_code == 0, result.stderr
+    result = ran("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")
     assert result.stdout.splitlines() == [
         "nodules: 4 of 6 written, 0 skipped in series that were read",
         "series: 2 read, 1 not found, 0 unreadable; 0 remarks",
@@ -145,9 +140,7 @@ def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
         str(out),
     ]
     assert out.is_file()
-    again = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out))
-    assert (again.exit_code, len(again.stderr.splitlines())) == (2, 1)
-    assert "exists: remove it" in again.stderr
+    refused("exists: remove it", "lidc", "prepare", "--dicom", scans / "dicom", "--out", out)
 
 
 @pytest.mark.long

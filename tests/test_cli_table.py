@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shlex
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import invoke, killed
+from commands import answer, invoke, killed, ran, refused
 from draws import unchecked_types
 from table_files import people, write_people
 
@@ -30,8 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data.csv, and the model that `fit` made of it."""
     found = tmp_path_factory.mktemp("table")
     write_people(found / "data.csv")
-    done = invoke("fit", str(found / "data.csv"), *FIT, "--group", "patient", "--out", str(found / "model"))
-    assert done.exit_code == 0, done.stderr
+    done = ran("fit", str(found / "data.csv"), *FIT, "--group", "patient", "--out", str(found / "model"))
     (found / "printed.txt").write_text(done.stdout)
     return found
 
@@ -39,14 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> str:
     return str(folder / "model")
-
-
-def answer(*arguments: object) -> dict[str, Any]:
-    """Return the JSON that a command prints, which must be all that it prints."""
-    done = invoke(*map(str, arguments), "--json")
-    assert done.exit_code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def next_command(printed: str) -> list[str]:
@@ -75,8 +65,7 @@ def test_check_says_what_the_table_holds_and_the_next_command_fits_it(tmp_path: 
     words = next_command(second.stdout)
     assert words[:8] == ["fit", str(path), "--target", "cancer", "--positive", "yes", "--group", "patient"]
     assert words[8:10] == ["--population", "1/50"]
-    done = invoke(*words[:-1], str(tmp_path / "model"), "--folds", "2")
-    assert done.exit_code == 0, done.stderr
+    ran(*words[:-1], str(tmp_path / "model"), "--folds", "2")
     assert load_model(tmp_path / "model").population.population[1] == pytest.approx(0.02)
 
 
@@ -122,8 +111,7 @@ def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Pa
 @pytest.mark.long
 def test_without_a_population_the_risks_are_at_the_files_own_mix_and_an_estimate_is_offered_first(tmp_path: Path) -> None:
     data, model = str(write_people(tmp_path / "data.csv", share=0.25)), str(tmp_path / "model")
-    done = invoke("fit", data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model)
-    assert done.exit_code == 0, done.stderr
+    done = ran("fit", data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model)
     printed = " ".join(done.stdout.split())
     assert f"at this file's own mix, 25 % yes. If new rows have that mix: `rightloss predict {model} new.csv" in printed
     assert next_command(done.stdout) == ["prevalence", model, "new.csv"]
@@ -136,9 +124,8 @@ def test_three_classes_are_fitted_predicted_and_evaluated(tmp_path: Path) -> Non
     frame.drop(columns="cancer").to_csv(tmp_path / "data.csv", index=False)
     data, model, out = (str(tmp_path / name) for name in ("data.csv", "model", "p.csv"))
     population = "none=0.9,early=0.09,late=0.01"
-    done = invoke("fit", data, "--target", "stage", "--population", population, "--folds", "2", "--out", model)
-    assert done.exit_code == 0, done.stderr
-    assert invoke("predict", model, data, "--out", out).exit_code == 0
+    ran("fit", data, "--target", "stage", "--population", population, "--folds", "2", "--out", model)
+    ran("predict", model, data, "--out", out)
     assert pd.read_csv(out)[["p_early", "p_late", "p_none"]].sum(axis=1).to_numpy() == pytest.approx(1)
     found = answer("evaluate", model, data)
     assert dict(zip(found["classes"], found["population"], strict=True)) == {"early": 0.09, "late": 0.01, "none": 0.9}
@@ -175,8 +162,7 @@ def test_predictions_are_those_of_the_model_beside_the_columns_that_were_there(m
 def test_another_population_a_threshold_and_the_columns_kept_are_obeyed(model: str, tmp_path: Path) -> None:
     path, out = write_people(tmp_path / "new.parquet", 40, seed=1), tmp_path / "p.parquet"
     options = ["--population", "no=3/4,yes=25%", "--threshold", "0.4", "--keep", "patient", "--out", str(out)]
-    done = invoke("predict", model, str(path), *options)
-    assert done.exit_code == 0, done.stderr
+    done = ran("predict", model, str(path), *options)
     written = pd.read_parquet(out)
     expected = np.exp(load_model(model).predict_log_proba(read_table(path), population=0.25))[:, 1]
     assert list(written.columns) == ["patient", "p_no", "p_yes", "predicted"]
@@ -206,8 +192,7 @@ def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(
 @pytest.mark.long
 def test_what_parquet_has_no_type_for_is_written_as_text(model: str, tmp_path: Path) -> None:
     path = write_people(tmp_path / "new.csv", 3, id=[str(2**70), "3", ""], seen=[True, None, False])
-    done = invoke("predict", model, str(path), "--out", str(tmp_path / "p.parquet"))
-    assert done.exit_code == 0, done.stderr
+    ran("predict", model, str(path), "--out", str(tmp_path / "p.parquet"))
     found = pd.read_parquet(tmp_path / "p.parquet")
     assert found["id"].tolist()[:2] == [str(2**70), "3"]
     assert found["seen"].tolist() == [True, None, False]
@@ -216,8 +201,7 @@ def test_what_parquet_has_no_type_for_is_written_as_text(model: str, tmp_path: P
 @pytest.mark.long
 def test_a_table_with_a_finding_is_predicted_and_a_warning_is_printed(model: str, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_bytes(people(40).assign(note="é").to_csv(index=False).encode("cp1252"))
-    done = invoke("predict", model, str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.parquet"))
-    assert done.exit_code == 0, done.stderr
+    done = ran("predict", model, str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.parquet"))
     (finding,) = read_table(tmp_path / "new.csv").attrs["findings"]
     assert finding.message in done.stderr
     expected = np.exp(load_model(model).predict_log_proba(read_table(write_people(tmp_path / "plain.csv", 40))))
@@ -278,7 +262,7 @@ def test_evaluate_reads_what_predict_wrote_and_finds_the_figures_of_the_model(cl
     fit_table(read_table(data), target="cancer", **settings).save(model)
     expected = answer("evaluate", model, data)
     for ending in ("csv", "parquet"):
-        assert invoke("predict", str(model), str(data), "--out", str(tmp_path / f"p.{ending}")).exit_code == 0
+        ran("predict", str(model), str(data), "--out", str(tmp_path / f"p.{ending}"))
         options = ["--target", "cancer", "--positive", yes, "--population", "0.1"]
         found = answer("evaluate", tmp_path / f"p.{ending}", *options)
         for each, figure in expected["figures"].items():
@@ -347,12 +331,10 @@ def test_a_number_is_refused_if_no_label_is_plainly_positive_and_the_options_to_
     frame["out"] = np.where(frame["cancer"] == "yes", "default", "paid")
     frame.drop(columns="cancer").to_csv(tmp_path / "data.csv", index=False)
     arguments = ["fit", str(tmp_path / "data.csv"), "--target", "out", "--out", str(tmp_path / "model")]
-    refused = invoke(*arguments, "--population", "0.056")
-    assert refused.exit_code == 2
-    assert "--positive 'default' or --positive 'paid', or both frequencies, such as default=0.056,paid=0.944." in refused.stderr
+    words = "--positive 'default' or --positive 'paid', or both frequencies, such as default=0.056,paid=0.944."
+    refused(words, *arguments, "--population", "0.056")
     assert not (tmp_path / "model").exists()
-    done = invoke(*arguments, "--population", "default=0.056,paid=0.944", "--folds", "2")
-    assert done.exit_code == 0, done.stderr
+    ran(*arguments, "--population", "default=0.056,paid=0.944", "--folds", "2")
     model = load_model(tmp_path / "model")
     assert model.population.population[model.classes_.index("default")] == pytest.approx(0.056)
 
@@ -364,9 +346,7 @@ def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None
     frame.to_csv(tmp_path / "data.csv", index=False)
     data, model = str(tmp_path / "data.csv"), str(tmp_path / "model")
     fit_table(frame, target="cancer", population=0.05, folds=2, candidates=["linear"]).save(model)
-    refused = invoke("prevalence", model, data)
-    assert refused.exit_code == 2
-    assert "--calibration 'mean'" in refused.stderr
+    assert "--calibration 'mean'" in invoke("prevalence", model, data).stderr
     for advice in (["--calibration", "mean"], ["--method", "bbse"]):
         assert answer("prevalence", model, data, *advice)["population"] == pytest.approx([0.5, 0.5], abs=0.01)
     with unchecked_types():
@@ -412,11 +392,7 @@ def test_what_cannot_be_learned_from_gives_one_line_and_writes_nothing(
     make, options, words = REFUSED[name]
     make(Path("data.csv"))
     before = sorted(tmp_path.iterdir())
-    done = invoke("fit", "data.csv", *FIT, "--out", "model", *options)
-    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("rightloss: ")
-    assert words in line
+    refused(words, "fit", "data.csv", *FIT, "--out", "model", *options)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -429,9 +405,7 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(model: str
         (text("age,density,clinic\n"), "rows"),
     ):
         make(path)
-        done = invoke("predict", model, str(path), "--out", out)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert words in done.stderr
+        refused(words, "predict", model, path, "--out", out)
         assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]
     changed(cancer=["maybe", *["no"] * 239])(path)
     for arguments, words in (
@@ -443,9 +417,7 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(model: str
         (["predict", str(tmp_path), str(path), "--out", out], "a model's folder"),
         (["predict", model, str(path), "--keep", "nobody", "--out", out], "--keep"),
     ):
-        refused = invoke(*arguments)
-        assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
-        assert words in refused.stderr
+        refused(words, *arguments)
 
 
 @pytest.mark.long
