@@ -346,6 +346,8 @@ def test_wrong_arguments_are_refused_before_anything_is_fitted(options: dict[str
 
 def test_without_lightgbm_linear_models_are_compared_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rightloss.tabular.pipelines._has_lightgbm", lambda: False)
+    with pytest.raises(ImportError, match="Boosting needs LightGBM"):
+        fit_table(people(100), target="cancer", population=0.1, candidates=["boosting"])
     beta = Prevalence.beta(2.0, 98.0)
     model = fit_table(people(100), target="cancer", population=beta, folds=2)
     assert "boosting" not in set(model.comparison["family"])

@@ -161,10 +161,10 @@ PREDICTED = "predicted"
 
 
 def check_output(path: Path | None, overwrite: bool = True, json: bool = False) -> None:
-    """Raise a ValueError, OSError or ModuleNotFoundError if predictions cannot be written to this path, or beside JSON."""
-    if path is None and json:
-        raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
+    """Raise a ValueError or OSError if predictions cannot be written to this path, or beside JSON."""
     if path is None:
+        if json:
+            raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
         return
     if not path.name.lower().endswith(ENDINGS):
         raise ValueError(f"Expected a file that ends in {', '.join(ENDINGS)}, but got {path}: predictions.csv, say.")
@@ -174,8 +174,6 @@ def check_output(path: Path | None, overwrite: bool = True, json: bool = False) 
     if path.exists() and not overwrite:
         raise ValueError(f"Expected a new file, but {path} exists: choose another name, or add --overwrite.")
     check_writable(path.parent)
-    if path.name.lower().endswith(".parquet"):
-        require("pyarrow")
 
 
 def writes_text(out: Path | None) -> bool:
