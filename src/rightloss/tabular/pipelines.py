@@ -262,10 +262,6 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
         """Return probabilities at the mix of the training rows."""
         return np.exp(self.predict_log_proba(X))
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the most probable class at the mix of the training rows."""
-        return self.classes_[self.predict_log_proba(X).argmax(1)]
-
     def tuned(self, rows: GivenRows) -> Any:
         """Return a copy with the setting that predicts left-out rows best, whole groups at a time.
 
