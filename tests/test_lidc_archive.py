@@ -17,8 +17,9 @@ import pytest
 import torch
 from members import SEED, assert_refused, unchecked_types
 
-from rightloss.lidc import Archive, npz, read_archive, write_archive
-from rightloss.lidc.npz import open_npz
+from rightloss import serialization
+from rightloss.lidc import Archive, read_archive, write_archive
+from rightloss.serialization import open_npz
 
 N = 6
 FORMS = [
@@ -211,7 +212,7 @@ class TestWrongFiles:
     def test_an_array_that_unfolds_beyond_a_limit_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = saved(tmp_path, np.savez_compressed)
         read_archive(path)
-        monkeypatch.setattr(npz, "_LIMIT", 300)
+        monkeypatch.setattr(serialization, "_LIMIT", 300)
         assert_refused(lambda: read_archive(path), "GB")
 
     def test_a_bit_that_flipped_among_many_patches_is_found(self, tmp_path: Path) -> None:

@@ -152,9 +152,11 @@ class TestWhatIsSkipped:
         make_shard(job)
         shard = read_shard(job.path)
         assert shard.nodules.tolist() == [1, 2]
-        assert "10 are missing at the scan's end" in shard.skipped[3]
-        assert "every slice through the nodule" in shard.skipped[4]
-        assert [text for number, text in shard.notes if number is None] == [
+        (third, fourth), notes = shard.remarks[:2], shard.remarks[2:]
+        assert (third[:2], fourth[:2]) == ((3, True), (4, True))
+        assert "10 are missing at the scan's end" in third[2]
+        assert "every slice through the nodule" in fourth[2]
+        assert [text for number, skipped, text in notes if number is None and not skipped] == [
             f"1 slice missing between {files[3].name} (z = {z[3]:g} mm) and {files[5].name} (z = {z[5]:g} mm)",
             f"10 slices missing above {files[19].name} (z = {z[19]:g} mm), the last",
         ]

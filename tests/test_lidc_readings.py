@@ -15,9 +15,9 @@ import pytest
 from members import SEED
 from scipy.spatial.distance import cdist
 
-from rightloss.lidc import outlines
 from rightloss.lidc import readings as module
 from rightloss.lidc.build import build, group_readings
+from rightloss.lidc.build import points_of as pixels_of
 from rightloss.lidc.readings import DATA, OUTLINES, READINGS, SCANS, annotations, nodules, scan_positions, shipped_outlines
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ def source() -> Path:
 
 
 def points_of(readings: Iterable[int]) -> list[np.ndarray]:
-    return [outlines.points_of(shipped_outlines().outlines_of(int(row))) for row in readings]
+    return [pixels_of(shipped_outlines().outlines_of(int(row))) for row in readings]
 
 
 def test_there_are_2651_nodules_with_the_published_numbers_of_readers() -> None:

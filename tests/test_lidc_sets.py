@@ -131,11 +131,6 @@ class TestRules:
         error = pool.std() * (1 / len(chosen) - 1 / len(pool)) ** 0.5  # of a mean of some out of all, drawn without replacement
         assert abs(float((chosen.mean() - pool.mean()) / error)) < 3
 
-    def test_other_counts_than_expected_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frame = nodules()
-        monkeypatch.setattr(module, "nodules", lambda: frame[frame.slice_thickness < 2.5])
-        assert_refused(binary_set, "install rightloss again")
-
 
 class TestColumns:
     @each_set

@@ -15,7 +15,7 @@ from members import assert_mean_is, assert_refused, generator
 from scipy import stats
 from torch import Tensor
 
-from rightloss.lidc.votes import UNDECIDED, binary_labels, binary_votes, expected_score, majority, rounded_mean, vote_shares
+from rightloss.lidc.sets import UNDECIDED, binary_labels, binary_votes, expected_score, majority, rounded_mean, vote_shares
 from rightloss.likelihoods import CumulativeLogit
 
 # What up to eight readers can say, each on their own list: the most that a nodule has.
