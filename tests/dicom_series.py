@@ -188,19 +188,16 @@ def without_scipy(job: ShardJob) -> None:
     raise ModuleNotFoundError("scipy is needed", name="scipy")
 
 
-def logged(job: ShardJob) -> None:
-    """`make_shard`; each call leaves a line in the log."""
+def logged(job: ShardJob, seconds: float = 0) -> None:
+    """`make_shard`; each call leaves a line in the log, with its process."""
     with open(os.environ[LOG], "a") as log:
-        log.write(job.files[0].parent.name + "\n")
+        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
+    time.sleep(seconds)
     make_shard(job)
 
 
 def slow_and_logged(job: ShardJob) -> None:
-    """`make_shard`; each call leaves a line in the log, with its process."""
-    with open(os.environ[LOG], "a") as log:
-        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
-    time.sleep(0.5)
-    make_shard(job)
+    logged(job, 0.5)
 
 
 def _recode(path: Path, syntax: str) -> None:

@@ -89,13 +89,11 @@ class TestThereAndBack:
         assert torch.equal(archive.patches(np.arange(N) == 2), torch.from_numpy(patches[2:3].copy("C")))
         assert archive.patches([]).shape == (0, 3, 4, 5)
 
-    def test_one_spacing_holds_for_all_and_none_for_none(self, tmp_path: Path) -> None:
+    def test_one_spacing_holds_for_all_and_patients_may_be_numbers_or_bytes(self, tmp_path: Path) -> None:
+        assert read_archive(saved(tmp_path, spacing_mm=None)).spacing_mm is None
         one = read_archive(saved(tmp_path, spacing_mm=np.float32(0.5))).spacing_mm
         assert one is not None
         assert one.tolist() == [0.5] * N
-        assert read_archive(saved(tmp_path, spacing_mm=None)).spacing_mm is None
-
-    def test_patients_may_be_numbers_or_bytes(self, tmp_path: Path) -> None:
         for given in (np.arange(N), np.arange(N).astype("S2"), np.arange(N).astype(">i8")):
             assert read_archive(saved(tmp_path, patient_id=given)).patients.tolist() == ["0", "1", "2", "3", "4", "5"]
 
@@ -121,10 +119,6 @@ class TestThereAndBack:
             np.array(given["patient_id"].tolist(), dtype=object),
         )
         assert read_archive(tmp_path / "a.npz").patients.tolist() == given["patient_id"].tolist()
-
-    def test_it_says_what_it_is(self, tmp_path: Path) -> None:
-        words = repr(read_archive(saved(tmp_path)))
-        assert all(part in words for part in ("given.npz", "6 patches of 3×4×5", "5 patients", "nodule_id"))
 
 
 class TestMemory:
@@ -188,12 +182,10 @@ class TestWrongFiles:
                 for name in names:
                     archive.writestr(name, b"no array")
             assert_refused(lambda: read_archive(tmp_path / "x.npz"), "not, or is damaged")
-
-    def test_two_arrays_of_one_name_are_refused(self, tmp_path: Path) -> None:
         path = saved(tmp_path)
         with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
             warnings.simplefilter("ignore")
-            archive.writestr("ratings.npy", archive.read("ratings.npy"))
+            archive.writestr("ratings.npy", archive.read("ratings.npy"))  # a second one of this name
         assert_refused(lambda: read_archive(path), "different names")
 
     @pytest.mark.parametrize("claimed", ["(10000000000, 64, 64, 64)", "(6, 3, 4, 4)", "(-6, -3, 4, 5)", "'" * 9])
@@ -214,13 +206,6 @@ class TestWrongFiles:
         read_archive(path)
         monkeypatch.setattr(serialization, "_LIMIT", 300)
         assert_refused(lambda: read_archive(path), "GB")
-
-    def test_a_bit_that_flipped_among_many_patches_is_found(self, tmp_path: Path) -> None:
-        write_archive(tmp_path / "a.npz", **content((N, 32, 32, 32)))
-        whole = bytearray((tmp_path / "a.npz").read_bytes())
-        whole[len(whole) // 2] ^= 1
-        (tmp_path / "a.npz").write_bytes(whole)
-        assert_refused(lambda: read_archive(tmp_path / "a.npz"), "CRC")
 
     @pytest.mark.long
     def test_a_bomb_is_refused_unread(self, tmp_path: Path) -> None:
@@ -311,8 +296,6 @@ class TestWriting:
         assert_refused(lambda: write_archive(path, **{**content(), **changed}), words)
         assert [each.name for each in tmp_path.iterdir()] == ["a.npz"]
         assert path.read_bytes() == b"an older file"
-
-    def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         assert_refused(lambda: write_archive(tmp_path / "none" / "a.npz", **content()), "none")
         assert_refused(lambda: write_archive(tmp_path, **content()), "path of a file")
 

@@ -230,6 +230,16 @@ def outcome(path: Path) -> str:
     return "slice"
 
 
+def outcome_and_memory(path: Path) -> tuple[str, int]:
+    """The outcome, and the most bytes that were allocated for it."""
+    outcome(path)  # imports
+    tracemalloc.start()
+    found = outcome(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return found, peak
+
+
 def mutated(good: bytes, rng: torch.Generator) -> bytes:
     """Cut short; or bytes changed anywhere, or in the header; or a stretch replaced by another of another length."""
 
@@ -280,11 +290,7 @@ class TestHostileFiles:
         lying = dcmread(path)
         lying.Rows, lying.Columns = rows, columns
         lying.save_as(path)
-        outcome(path)  # imports
-        tracemalloc.start()
-        found = outcome(path)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+        found, peak = outcome_and_memory(path)
         assert found == "skipped"
         # RLE is decoded into what the header says, and that is at most 4096².
         assert peak < (2 * 4096**2 * 2 + 2e6 if syntax == "RLE" else 2e6)
@@ -295,9 +301,5 @@ class TestHostileFiles:
         data = path.read_bytes()
         at = data.index(b"\xe0\x7f\x10\x00") + 4
         path.write_bytes(data[:at] + (0xFFFF_FFF0).to_bytes(4, "little") + data[at + 4 :])
-        outcome(path)
-        tracemalloc.start()
-        found = outcome(path)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+        found, peak = outcome_and_memory(path)
         assert (found, peak < 2e6) == ("slice", True)  # the pixels are all there; only their length is not

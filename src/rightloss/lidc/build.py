@@ -189,7 +189,8 @@ class Measures:
 def measure(outlines: Sequence[Outline], pixel_spacing: float, slice_spacing: float) -> Measures:
     """Return size and centre of one reading; spacings in mm."""
     mask = mask_of(outlines)
-    slice_index, y, x = _centre(mask, outlines)
+    pixels = np.argwhere(mask.inside) + mask.first if mask.inside.any() else points_of(outlines)[:, ::-1]
+    slice_index, y, x = pixels.mean(0).tolist()
     return Measures(
         diameter_mm=max(diameter(outline.points) for outline in outlines) * pixel_spacing,
         volume_mm3=float(mask.inside.sum()) * pixel_spacing**2 * slice_spacing,
@@ -198,14 +199,6 @@ def measure(outlines: Sequence[Outline], pixel_spacing: float, slice_spacing: fl
         y=y,
         slice_index=slice_index,
     )
-
-
-def _centre(mask: Mask, outlines: Sequence[Outline]) -> tuple[float, float, float]:
-    if mask.inside.any():
-        slice_index, y, x = np.argwhere(mask.inside).mean(0) + mask.first
-    else:
-        x, y, slice_index = points_of(outlines).mean(0)
-    return float(slice_index), float(y), float(x)
 
 
 def _surface(mask: Mask, pixel_spacing: float, slice_spacing: float) -> float:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from ...arrays import checked_int
+from ...arrays import Numbers, checked_int
 from ...atomic_files import check_writable, only_run, whole_file, write_whole
 from ...process_pool import Failure, run_jobs
 from ...serialization import open_npz
@@ -170,7 +170,9 @@ def prepare(
     require("pydicom", "pebble")
     folder, target = Path(dicom), Path(out)
     parts = target.with_name(target.name + ".parts")
-    _check(folder, target, parts, size, workers)
+    count = min(8, os.cpu_count() or 1) if workers is None else workers
+    checked_int(count, "workers", 0, remedy="leave it out for one per processor")
+    _check(target, parts, size)
     expected = scan_positions() if nodules is None else {}
     table = _checked_table(all_nodules() if nodules is None else nodules, series)
     report = progress or (lambda done, total, text: None)
@@ -181,7 +183,6 @@ def prepare(
         parts.mkdir(exist_ok=True)
         rows = dict(list(table.groupby("series_uid")))
         jobs = {uid: shard_job(parts, folder, files, rows[uid], size, expected.get(uid)) for uid, files in found.series.items()}
-        count = min(8, os.cpu_count() or 1) if workers is None else workers
         failures = _make_shards(jobs, count, timeout, report)
         shards = {uid: read_shard(job.path) for uid, job in jobs.items() if uid not in failures}
         prepared = _summary(target, parts, table, found, shards, failures)
@@ -262,16 +263,12 @@ def _write_remarks(prepared: Prepared, table: DataFrame) -> None:
     write_whole(prepared.remarks_path, frame.to_csv(index=False, lineterminator="\n"))
 
 
-def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | None) -> None:
-    if not folder.is_dir():
-        raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
+def _check(target: Path, parts: Path, size: int) -> None:
     if target.suffix != ".npz" or not target.parent.is_dir():
         raise ValueError(f"Expected the path of an .npz file in a folder that exists, but got {target}: make the folder first?")
     if target.exists() and nodules_written(target, parts) is None:
         raise ValueError(f"Expected a new file, but {target} exists: remove it, or choose another name.")
     checked_int(size, "size", 1, 512, "64 is usual")
-    if workers is not None:
-        checked_int(workers, "workers", 0, remedy="leave it out for one per processor")
     check_writable(target.parent)  # now rather than after hours
 
 
@@ -363,18 +360,13 @@ class Shard(NamedTuple):
 
 
 def shard_job(
-    folder: Path,
-    root: Path,
-    files: Sequence[Path],
-    table: DataFrame,
-    size: int,
-    expected: Sequence[float] | NDArray[np.floating] | None = None,
+    folder: Path, root: Path, files: Sequence[Path], table: DataFrame, size: int, expected: Numbers | None = None
 ) -> ShardJob:
     """Return the job for one series, with the table's rows of it. The shard does not depend on the path of `root`, the folder
     of the files. Without `diameter_mm` in the table, diameters are 0."""
     places = table.assign(diameter_mm=table.get("diameter_mm", 0.0))[["x", "y", "z", "diameter_mm"]].to_numpy(float)
     rows = tuple((int(number), *place) for number, place in zip(table["nodule"], places.tolist(), strict=True))
-    slices = None if expected is None else tuple(float(z) for z in expected)
+    slices = None if expected is None else tuple(np.asarray(expected, np.float64).tolist())
     states = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     content = [_VERSION, {"nodules": rows, "size": size, "expected": slices}, states]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]

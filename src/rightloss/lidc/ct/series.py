@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int16
 from numpy.typing import NDArray
 
-from ...arrays import checked_int, checked_number
+from ...arrays import Numbers, checked_int, checked_number
 from .dicom_files import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
 
 __all__ = ["Patch", "Series", "cut_patch", "read_series"]
@@ -68,9 +68,7 @@ class Series:
     missing: Float64[np.ndarray, " m"] = field(default_factory=lambda: np.empty(0))
 
 
-def read_series(
-    files: Sequence[str | os.PathLike[str]], expected: Sequence[float] | NDArray[np.floating] | None = None
-) -> Series:
+def read_series(files: Sequence[str | os.PathLike[str]], expected: Numbers | None = None) -> Series:
     """Return the volume in the files of one series, from `find_series`.
 
     Damaged files are ignored, and files that differ from most in size, orientation or pixel spacing (localisers). Of several
@@ -217,7 +215,7 @@ def _as(dtype: np.dtype[Any], hu: NDArray[np.float64]) -> NDArray[Any]:
     return np.clip(np.rint(hu), -(1 << 15), (1 << 15) - 1).astype(dtype)
 
 
-def _missing(z: NDArray[np.float64], expected: Sequence[float] | NDArray[np.floating] | None) -> NDArray[np.float64]:
+def _missing(z: NDArray[np.float64], expected: Numbers | None) -> NDArray[np.float64]:
     """Return z of the missing slices."""
     if expected is not None:
         every = np.unique(np.asarray(expected, np.float64))
