@@ -85,11 +85,6 @@ def ramp(places: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1450.0 + places @ np.array([7.0, -11.0, 5.0])
 
 
-def ball_at(centre: NDArray[np.float64], radius: float = 5.0) -> Values:
-    """A smooth bright ball in air, from −1000 to 200 HU."""
-    return lambda places: -1000 + 1200 * np.exp(-((places - centre) ** 2).sum(-1) / (2 * (radius / 2) ** 2))
-
-
 def dataset(scan: Scan, index: float, hu: NDArray[np.float64], number: int = 1) -> Dataset:
     """One slice, uncompressed."""
     stored = np.rint((hu - scan.intercept) / scan.slope).astype(np.int64)

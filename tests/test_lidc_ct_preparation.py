@@ -76,14 +76,6 @@ class TestTheArchive:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz", "n.skipped.csv"]
 
     @pytest.mark.long
-    def test_ratings_are_what_the_readers_gave_a_column_each(self, tmp_path: Path) -> None:
-        scans, _, cut = set_up(tmp_path, 1)
-        table = nodule_table(scans, per_scan=3)
-        table[[f"rating_{r}" for r in range(1, 6)]] = [[0, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
-        cut(nodules=table)
-        assert arrays(tmp_path / "n.npz")["ratings"].tolist() == [[2, 2, 4, 0, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]
-
-    @pytest.mark.long
     def test_it_is_a_nodule_archive_and_the_same_bytes_from_several_processes(self, tmp_path: Path) -> None:
         (scans, _, cut), seen = set_up(tmp_path, 4), []
         with unchecked_types():
@@ -96,18 +88,16 @@ class TestTheArchive:
         assert archive.shape == (8, SIZE, SIZE, SIZE)
         assert set(archive.patients.tolist()) == set(scans)
 
-    def test_patients_and_nodules_of_a_users_table_may_be_any_numbers(self, tmp_path: Path) -> None:
-        _, table, cut = set_up(tmp_path, 1)
-        cut(nodules=table.assign(patient_id=7, nodule=[4.0, 2.0]).drop(columns="diameter_mm"))
+    def test_of_a_users_table_the_series_asked_for_are_cut_with_the_ratings_that_readers_gave(self, tmp_path: Path) -> None:
+        scans, _, cut = set_up(tmp_path, 2)
+        table = nodule_table(scans, per_scan=3).assign(patient_id=7, nodule=[9.0, 8.0, 7.0, 4.0, 2.0, 3.0])
+        table.loc[3:, [f"rating_{r}" for r in range(1, 6)]] = [[0, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
+        cut(nodules=table.drop(columns="diameter_mm"), series=[scans["P-01"].uid])
         archive = read_archive(tmp_path / "n.npz")
-        assert archive.patients.tolist() == ["7", "7"]
-        assert archive.columns["nodule_id"].tolist() == [4, 2]
-
-    def test_only_the_series_asked_for_are_cut(self, tmp_path: Path) -> None:
-        scans, _, cut = set_up(tmp_path, 3)
-        wanted = scans["P-01"].uid
-        cut(series=[wanted])
-        assert set(arrays(tmp_path / "n.npz")["series_uid"]) == {wanted}
+        assert archive.patients.tolist() == ["7"] * 3
+        assert archive.columns["nodule_id"].tolist() == [4, 2, 3]
+        assert set(archive.columns["series_uid"]) == {scans["P-01"].uid}
+        assert archive.ratings.tolist() == [[2, 2, 4, 0, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]
 
 
 class TestWhatIsSkipped:

@@ -105,9 +105,7 @@ class TestRules:
 
 class TestColumns:
     @each_set
-    def test_votes_are_the_readers_and_features_their_means_or_logarithms(
-        self, make: Callable[[], NoduleSet]
-    ) -> None:
+    def test_votes_are_the_readers_and_features_their_means_or_logarithms(self, make: Callable[[], NoduleSet]) -> None:
         made = make()
         worth = np.eye(5) if made.num_classes == 5 else np.array([[1, 0], [1, 0], [0.5, 0.5], [0, 1], [0, 1]])
         expected = np.stack([worth[np.array(readings()[nodule]) - 1].mean(0) for nodule in made.nodules.tolist()])

@@ -49,20 +49,15 @@ def scikit_learns(labels: Tensor, patients: NDArray[np.str_], seed: int) -> Tens
 
 
 class TestFolds:
-    def test_every_row_is_tested_once_and_trained_on_otherwise(self) -> None:
+    @pytest.mark.parametrize("num_folds", [2, FOLDS, 150])
+    def test_every_row_is_tested_once_and_trained_on_otherwise_and_no_patient_is_split(self, num_folds: int) -> None:
         labels, patients = study(1)
-        parts = folds(labels, patients)
-        assert len(parts) == FOLDS
+        parts = folds(labels, patients, num_folds)
+        assert len(parts) == num_folds
         assert sorted(torch.cat([test for _, test in parts]).tolist()) == list(range(len(labels)))
         for train, test in parts:
-            assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("num_folds", [2, 150])
-    def test_no_patient_is_split_and_no_fold_empty(self, num_folds: int) -> None:
-        labels, patients = study(2)
-        for train, test in folds(labels, patients, num_folds):
             assert len(test)
+            assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
             assert not {*patients[train.numpy()]} & {*patients[test.numpy()]}
 
     def test_patients_of_one_row_each_give_folds_of_equal_classes(self) -> None:

@@ -13,6 +13,8 @@ import pytest
 import scipy.stats
 import torch
 from members import assert_mean_is, assert_refused, generator
+from scipy.ndimage import map_coordinates
+from scipy.spatial.transform import Rotation
 from torch import Tensor, nn
 
 from rightloss.lidc.views import (

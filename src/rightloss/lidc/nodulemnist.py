@@ -9,7 +9,6 @@ Scientific Data 10:41, 2023. How to get it: from medmnist.com; nothing is downlo
 from __future__ import annotations
 
 from functools import partial
-from operator import getitem
 from os import PathLike
 from typing import NamedTuple
 
@@ -111,9 +110,13 @@ def _part(file: Npz, part: str) -> NoduleSet:
         feature_names=(),
         nodules=torch.arange(n),
         spacing_mm=torch.ones(n),
-        source=PatchSource(partial(getitem, torch.from_numpy(file.read(f"{part}_images"))), _grey),
+        source=PatchSource(partial(_taken, torch.from_numpy(file.read(f"{part}_images"))), _grey),
         places=np.arange(n),
     )
+
+
+def _taken(images: UInt8[Tensor, "all d h w"], places: NDArray[np.int64]) -> UInt8[Tensor, "n d h w"]:
+    return images[places]
 
 
 def _grey(images: UInt8[Tensor, "n d h w"]) -> Float32[Tensor, "n d h w"]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64, Shaped
+from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 

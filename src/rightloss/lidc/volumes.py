@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float16, Float64, Int32, UInt8
+from jaxtyping import Bool, Float16, Float64, Int32, UInt8
 from numpy.typing import ArrayLike
 from torch import Tensor
 
