@@ -101,8 +101,8 @@ class TestThereAndBack:
 
     def test_text_of_a_data_frame_and_tensors_are_written(self, tmp_path: Path) -> None:
         given = content()
-        tensors = (torch.from_numpy(given[name]) for name in ("patches", "ratings"))
-        write_archive(tmp_path / "a.npz", *tensors, np.array(given["patient_id"].tolist(), dtype=object))
+        patches, ratings = (torch.from_numpy(given[name]) for name in ("patches", "ratings"))
+        write_archive(tmp_path / "a.npz", patches, ratings, np.array(given["patient_id"].tolist(), dtype=object))
         assert read_archive(tmp_path / "a.npz").patients.tolist() == given["patient_id"].tolist()
 
 

@@ -180,7 +180,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a name of ours": ({"nodules": table_with(patches=1)}, r"has \['patches'\]"),
     "no nodules": ({"nodules": lambda table: table.iloc[:0]}, "the table has none"),
     "no ratings": ({"nodules": table_with(**{f"rating_{r}": 0 for r in range(1, 6)})}, "a rating in every row|`ratings`"),
-    "a path for a UID": ({"nodules": table_with(series_uid="../x")}, "DICOM UIDs"),
 }
 
 

@@ -136,7 +136,8 @@ class TestSlices:
         angles = 7 * torch.randn(n, s, generator=generator(2))
         flips = torch.rand(n, s, generator=generator(3)) < 0.5
         spacing = torch.tensor([0.5, 1.0, 1.6])
-        found = inplane_views(slices, angles, flips, size, spacing, outside)
+        found = inplane_views(slices, angles.clone().requires_grad_(), flips, size, spacing, outside)
+        assert not found.requires_grad
         steps = np.arange(size) - (size - 1) / 2
         for i in range(n):
             for j in range(s):
@@ -250,7 +251,8 @@ class TestCutters:
     def test_the_first_fixed_views_are_the_patch_as_it_lies(self) -> None:
         patches, slices = volumes(2, (9, 9, 9)), volumes(2, (9, 9))
         planes = torch.stack([patches[:, 4], patches[:, :, 4], patches[:, :, :, 4]], 1)
-        assert torch.equal(FixedViews(views=9, size=9)(patches)[:, :3], planes)
+        for outside in (None, -1.0):  # the outermost voxels are inside
+            assert torch.equal(FixedViews(views=9, size=9, outside=outside)(patches)[:, :3], planes)
         quarters = torch.stack([slices.rot90(k, (1, 2)) for k in range(4)], 1)
         torch.testing.assert_close(FixedViews(views=4, size=9)(slices), quarters, rtol=0, atol=1e-5)
 

@@ -77,7 +77,8 @@ class TestOneAnswer:
 
     def test_of_two_classes_all_answers_agree_but_at_a_half(self) -> None:
         probs = torch.rand(100, generator=generator(3), dtype=torch.float64)
-        table = torch.stack([1 - probs, probs], 1)
+        table = torch.stack([1 - probs, probs], 1).requires_grad_()
+        assert not expected_score(table).requires_grad
         assert torch.equal(majority(table), (probs > 0.5).long())
         clear = (probs - 0.5).abs() > 1e-5
         assert torch.equal(rounded_mean(table)[clear], majority(table)[clear])

@@ -10,7 +10,6 @@ and no array is larger than declared.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import sys
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from . import __version__
 from .arrays import Array, is_tensor
 from .atomic_files import whole_path
-from .extras import install
+from .extras import imported
 from .prevalence import MultilabelPrevalence, Prevalence
 
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
@@ -269,10 +268,7 @@ def _fits(given: Array, own: Array) -> bool:
 
 
 def _safetensors(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"Saving and loading need safetensors: {install('export')}.") from error
+    return imported(name, "Saving and loading need safetensors", "export")
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -23,8 +23,6 @@ from ..atomic_files import whole_file
 from ..serialization import Npz, StoredArray, open_npz
 from ..tensors import tensor_of
 
-__all__ = ["Archive", "read_archive", "window", "write_archive"]
-
 _PARTS = ("patches", "ratings", "patient_id", "spacing_mm")
 _KINDS = {  # kinds of dtypes, and their description in messages
     "patches": ("iuf", "numbers in HU of shape (n, d, h, w) or (n, h, w), none of them 0"),

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32, Int, Int16, UInt8
 
-from ..extras import install
+from ..extras import imported
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Points = Int[np.ndarray, "_ 2"]
 DATA = Path(__file__).parent / "data"
-READINGS, SCANS, OUTLINES = "readings.csv", "scans.csv", "outlines.npz"
+OUTLINES, READINGS, SCANS = TABLES = "outlines.npz", "readings.csv", "scans.csv"
 RATINGS = (1, 2, 3, 4, 5)
 CHARACTERISTICS = (
     "subtlety",
@@ -125,11 +125,7 @@ def _centres(readings: "DataFrame") -> "DataFrame":
 
 
 def _pandas() -> ModuleType:
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"pandas is needed for the tables of LIDC-IDRI: {install('lidc')}", name="pandas") from error
-    return pandas
+    return imported("pandas", "pandas is needed for the tables of LIDC-IDRI", "lidc")
 
 
 @dataclass(frozen=True)

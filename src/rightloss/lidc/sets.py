@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..arrays import checked_choice
-from ..extras import install
+from ..extras import imported
 from ..tensors import tensor_of
 from .archive import Archive, grey_levels, read_archive, row_numbers
 from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules
@@ -302,10 +302,6 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
         >>> len(montage(torch.rand(5, 8, 8, 8), titles=list("abcde"), columns=3).axes)
         6
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"Plots need matplotlib: {install('study')}") from error
     planes = np.asarray(images, np.float32)
     if planes.ndim not in (3, 4) or not len(planes):
         raise ValueError(f"Expected patches (n, d, h, w) or (n, h, w), but got {planes.shape}: give rows of `.images()`.")
@@ -314,7 +310,8 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
     if planes.ndim == 4:
         planes = planes[:, (planes.shape[1] - 1) // 2 : planes.shape[1] // 2 + 1].mean(1)
     rows = math.ceil(len(planes) / columns)
-    figure = Figure(figsize=(1.3 * columns, 1.5 * rows), dpi=150, layout="constrained")
+    make = imported("matplotlib.figure", "Plots need matplotlib", "study").Figure
+    figure: Figure = make(figsize=(1.3 * columns, 1.5 * rows), dpi=150, layout="constrained")
     for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         axes.set_axis_off()
         if place < len(planes):

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from ..arrays import array_of, checked_int, checked_number
 
-__all__ = ["Parts", "fold_numbers", "folds", "split_labels", "train_valid_test"]
-
 
 class Parts(NamedTuple):
     """Row numbers of the training, validation and test part, ascending."""

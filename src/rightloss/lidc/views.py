@@ -17,22 +17,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..arrays import checked_int, checked_number, log_prob_table
 from ..tensors import checked_generator, in_mode, tensor_of
-
-__all__ = [
-    "FixedViews",
-    "RandomViews",
-    "average_over_views",
-    "fixed_rotations",
-    "inplane_views",
-    "orthogonal_views",
-    "random_rotations",
-]
 
 _BLOCK = 1 << 16  # points interpolated at a time by a CPU thread, so that intermediate results stay in its cache
 _WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}  # torch cannot gather the former
@@ -379,11 +369,7 @@ def _cut(
 
 
 def _interpolate(
-    flat: Shaped[Tensor, " voxels"],
-    lengths: Sequence[int],
-    rows: Int64[Tensor, " n"],
-    places: Sequence[Float[Tensor, "n views size size"]],
-    outside: float | None,
+    flat: Tensor, lengths: Sequence[int], rows: Tensor, places: Sequence[Tensor], outside: float | None
 ) -> Float[Tensor, "n views size size"]:
     """Interpolate linearly between the 4 or 8 voxels around each point; `places` along the array's axes are overwritten.
 

@@ -24,19 +24,7 @@ from torch import Tensor
 from ..arrays import checked_int
 from ..atomic_files import whole_file
 from ..serialization import open_npz
-from .readings import (
-    DATA,
-    NUM_NODULES,
-    OUTLINES,
-    READINGS,
-    SCANS,
-    Outline,
-    Points,
-    nodule_table,
-    reading_table,
-    scan_table,
-    shipped_outlines,
-)
+from .readings import DATA, NUM_NODULES, TABLES, Outline, Points, nodule_table, reading_table, scan_table, shipped_outlines
 
 FORMAT = 1  # version of the cached file: increase it when the same outlines give other volumes
 FEW = 100  # up to this number of nodules, volumes are computed without the cache
@@ -97,7 +85,7 @@ def _checked(nodules: int | ArrayLike, size: int) -> list[int]:
 
 @cache
 def _tables_digest() -> str:
-    return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in (OUTLINES, READINGS, SCANS))).hexdigest()
+    return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in TABLES)).hexdigest()
 
 
 def _kept(path: Path) -> VoxelVotes | None:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,11 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from ...extras import install
+from ...extras import imported
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["AIR", "Found", "Slice", "UnreadableSlice", "find_series", "printable", "read_hu", "read_slice", "require"]
 
 AIR = -1000  # HU
 
@@ -46,10 +44,7 @@ class UnreadableSlice(Exception):
 def require(*packages: str) -> None:
     """Raise an error that says what to install if a package is missing."""
     for name in packages:
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{name} is needed for CT: {install('lidc')}", name=name) from error
+        imported(name, f"{name} is needed for CT", "lidc")
 
 
 def printable(text: object) -> str:
@@ -207,9 +202,7 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
         whole = _dataset(content)
         if "PixelData" not in whole:
             raise UnreadableSlice("it has no pixels")
-        stored = whole.pixel_array
-        if stored.shape != header.shape or stored.dtype.kind not in "iu":
-            raise UnreadableSlice(f"its pixels are {stored.dtype}{list(stored.shape)}")
+        stored = whole.pixel_array  # integers; pydicom reshapes them to the header's size, or raises
         # Bits above those stored are undefined, and can hide the sign.
         unused = 8 * stored.dtype.itemsize - int(whole.BitsStored)
         stored = (stored << unused) >> unused

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from .series import cut_patch, read_series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Prepared", "Remark", "prepare"]
 
 Report = Callable[[int, int, str], object]
 
@@ -315,9 +313,6 @@ def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> Data
             "Expected nodules with whole numbers of their own in `nodule`, but the table has none, doubles or others: "
             "number them."
         )
-    odd = [uid for uid in table["series_uid"].unique() if not re.fullmatch(r"[0-9.]{1,64}", str(uid))]
-    if odd:
-        raise ValueError(f"Expected DICOM UIDs in `series_uid`, but got {odd[:3]}: digits and dots, at most 64.")
     if not ((counts >= 0) & (counts % 1 == 0)).all(axis=None):
         raise ValueError("Expected whole counts of readers for every rating, but some are others: leave such nodules out.")
     patients = table["patient_id"].fillna("").to_numpy(str)

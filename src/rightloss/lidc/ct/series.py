@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from ...arrays import Numbers, checked_int, checked_number
 from .dicom_files import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
 
-__all__ = ["Patch", "Series", "cut_patch", "read_series"]
-
 SAME_PLACE = 0.01  # mm
 
 _GAP = 1.5  # times the median distance: beyond it a slice is missing
