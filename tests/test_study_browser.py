@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from rightloss.card.words import crowd, number, people, percent
 from rightloss.metrics import decision_curve, predictive_value_curve
 from rightloss.study.config import PRESETS, Source
 from rightloss.study.report import write_report
-from rightloss.study.report.figures import Column, Panel, panels_of
+from rightloss.study.report.figures import Panel, panels_of
 from rightloss.study.report.page import grid
 from rightloss.study.results import Cell, read_study
 from rightloss.study.summary import summarise
@@ -90,12 +90,12 @@ def read_number(text: str) -> float:
 WORDS = {"ppv": percent, "npv": percent, "found": people, "alarms": people, "benefit": number}
 
 
-def assert_page_agrees(page: Page, column: Column) -> None:
+def assert_page_agrees(page: Page, rate: float, cells: Sequence[Cell]) -> None:
     prevalence, threshold = grid(-4)[value(page, "prevalence")], grid(-3)[value(page, "threshold")]
     found = shown(page)
-    assert len(found) == len(column.cells) + 1
-    for place, cell in enumerate(column.cells):
-        right = expected(cell, column.rate, prevalence, threshold)
+    assert len(found) == len(cells) + 1
+    for place, cell in enumerate(cells):
+        right = expected(cell, rate, prevalence, threshold)
         assert set(found[place]) == set(right)
         for name, (exact, text, low, high) in found[place].items():
             where = f"{name}, {method(cell.key)} at {prevalence} from {threshold}"
@@ -118,14 +118,14 @@ def test_moving_the_sliders_by_mouse_or_keyboard_gives_the_figures_of_the_metric
     for panel, trained in ((1, 0), (3, 1), (0, 1)):
         choose(page, "panel", panel)
         choose(page, "trained", trained)
-        column = report[1][panel].columns[trained]
-        assert_page_agrees(page, column)
+        column = list(report[1][panel].columns.items())[trained]
+        assert_page_agrees(page, *column)
         places = set()
         for share in (0.02, 0.55, 0.98):
             page.click_within("#prevalence", share)
             page.click_within("#threshold", 1 - share)
             places.add((value(page, "prevalence"), value(page, "threshold")))
-            assert_page_agrees(page, column)
+            assert_page_agrees(page, *column)
         assert len(places) == 3
     for name, last in (("prevalence", len(grid(-4)) - 1), ("threshold", len(grid(-3)) - 1)):
         page.evaluate(f"document.getElementById('{name}').focus()")
@@ -135,10 +135,10 @@ def test_moving_the_sliders_by_mouse_or_keyboard_gives_the_figures_of_the_metric
         page.press(*RIGHT)
         page.press(*RIGHT)
         assert value(page, name) == 2
-        assert_page_agrees(page, column)
+        assert_page_agrees(page, *column)
         page.press("End", 35)
         assert value(page, name) == last
-        assert_page_agrees(page, column)
+        assert_page_agrees(page, *column)
 
 
 @pytest.mark.long
@@ -147,12 +147,12 @@ def test_limits_are_as_wide_as_so_many_patients_make_them(page: Page, report: tu
     choose(page, "panel", 0)
     choose(page, "trained", 1)
     prevalence, threshold = grid(-4)[value(page, "prevalence")], grid(-3)[value(page, "threshold")]
-    column = report[1][0].columns[1]
-    for cell, row in zip(column.cells, shown(page), strict=False):
+    rate, cells = list(report[1][0].columns.items())[1]
+    for cell, row in zip(cells, shown(page), strict=False):
         patients = len(set(cell.patients[cell.labels == 1]))
         assert patients < (cell.labels == 1).sum()
         scale = crowd(prevalence) * prevalence
-        share = expected(cell, column.rate, prevalence, threshold)["found"] / scale
+        share = expected(cell, rate, prevalence, threshold)["found"] / scale
         limits = binomtest(round(share * patients), patients).proportion_ci(0.95, "wilson")
         _, _, low, high = row["found"]
         assert [low / scale, high / scale] == pytest.approx([limits.low, limits.high], abs=0.5 / patients)

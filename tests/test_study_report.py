@@ -526,7 +526,7 @@ def test_the_page_holds_the_log_odds_to_the_last_bit(small: Study) -> None:
     (panel,) = panels_of(small[0])
     content = slider_data(panel, SMALL)
     assert [column["rate"] for column in content["columns"]] == [0.3, 0.001]
-    cell, method = panel.columns[1].cells[2], content["columns"][1]["methods"][2]
+    cell, method = panel.columns[0.001][2], content["columns"][1]["methods"][2]
     assert method["name"] == "weighted loss"
     for label, name in enumerate(("benign", "malignant")):
         odds = np.frombuffer(base64.b64decode(method[name]), "<f8")
@@ -773,7 +773,7 @@ def test_the_page_shows_the_traces_and_a_panel_for_each_start(started: Study, tm
     assert len(list((tmp_path / "figures").glob("trace-*.svg"))) == 2
     shown = panels_of(started[0])
     assert [panel.title.rpartition(", ")[2] for panel in shown] == ["started at π", "started at equal classes"]
-    assert [len(column.cells) for panel in shown for column in panel.columns] == [2, 2, 2, 2]
+    assert [len(some) for panel in shown for some in panel.columns.values()] == [2, 2, 2, 2]
     assert [slider_data(panel, STARTED)["title"] for panel in shown] == [panel.title for panel in shown]
 
 

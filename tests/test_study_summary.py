@@ -19,7 +19,7 @@ from rightloss.study.results import Cell, StudyResults, cells, matched, read_stu
 from rightloss.study.summary import CellPair, CellSummary, Summary, summarise
 from rightloss.study.summary.comparisons import RULE_FIGURES, compare, paired_figures, pairs
 from rightloss.study.summary.contract import CONSTANT, COSTS
-from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
+from rightloss.study.summary.resampling import areas_of, resamples_of, weighted_auc
 from rightloss.study.summary.summarise import BINARY_FIGURES
 
 CONFIG = StudyConfig("quick", populations=(0.3, 0.001), folds=3, num_folds=5, seeds=2)
@@ -338,7 +338,7 @@ def test_the_spread_of_an_auc_is_delongs(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, losses=("weighted",), populations=(0.3,), folds=1, seeds=1)
     cell = cells(results_of(tmp_path, config, 1000))[0]
     resamples = resamples_of([cell])
-    spread = mean_area(areas_of(cell, resamples), resamples).draws.std()
+    spread = areas_of(cell, resamples)[0, 0].draws.std()
     auc = evaluate(cell.log_probs, cell.labels, 0.3, groups=cell.patients, intervals="analytic").auc
     on_log_odds = (math.log(auc.high / (1 - auc.high)) - math.log(auc.low / (1 - auc.low))) / (2 * 1.96)
     assert spread == pytest.approx(on_log_odds * auc.value * (1 - auc.value), rel=0.12)

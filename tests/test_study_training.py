@@ -19,7 +19,7 @@ from rightloss.lidc.splits import split_labels
 from rightloss.predictive import retarget
 from rightloss.prevalence import Prevalence
 from rightloss.study.config import LIKELIHOODS, NETS, Group, RunConfig, Source, StudyConfig, Training, label_draw
-from rightloss.study.datasets import StudyData, study_data, summary_of
+from rightloss.study.datasets import parts_of, study_data, summary_of
 from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED, FULLY_LABELLED, METHODS
 from rightloss.study.results import RunResult, StudyResults, matched, trace_steps
 from rightloss.study.training import Hardware, loop, train_group
@@ -128,8 +128,7 @@ def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
     group = group_of(source, losses=("information-gain", "weighted"))
     honest = train_group(group)
     data = study_data(source, "binary")
-    parts, nodules = data.parts(0, 4), data.sets[0]
-    labels, images = nodules.labels.clone(), data.images().clone()
+    parts, labels, images = parts_of(data, 0, 4), data.labels.clone(), data.images().clone()
     labels[parts.test] = 1 - labels[parts.test]
     images[parts.test] = 0
     forge(source, monkeypatch, labels=labels, votes=torch.nn.functional.one_hot(labels, 2).float())
@@ -141,9 +140,9 @@ def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
 
 def forge(source: Source, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let training read other data, with the parts as they were."""
-    nodules, parts = study_data(source, "binary").sets[0], study_data(source, "binary").parts(0, 4)
-    forged = StudyData(source, (dataclasses.replace(nodules, **changes),))
-    monkeypatch.setattr(StudyData, "parts", lambda self, fold, num_folds: parts)
+    data = study_data(source, "binary")
+    parts, forged = parts_of(data, 0, 4), dataclasses.replace(data, **changes)
+    monkeypatch.setattr("rightloss.study.training.batches.parts_of", lambda *which: parts)
     monkeypatch.setattr("rightloss.study.training.loop.study_data", lambda *where: forged)
 
 
@@ -158,7 +157,7 @@ def test_two_processes_give_what_one_gives(source: Source) -> None:
     for single, double in zip(one, two, strict=True):
         # A net that starts at a constant has no gradient in its bias under the information gain, and Adam takes a full step
         # along whatever rounding leaves there.
-        noise = 0.03 if METHODS[single.config.loss].takes_marginal else 1e-5
+        noise = 0.03 if METHODS[single.config.loss].rival is None else 1e-5
         assert single.chosen == double.chosen
         np.testing.assert_allclose(double.log_probs, single.log_probs, rtol=0, atol=noise)
 
@@ -298,7 +297,7 @@ def test_an_ensemble_of_one_is_a_single_net_and_masks_of_dropout_are_averaged_as
     valid = batches.fixed(batches.parts.valid)
     masks = []
     for mask in range(2):
-        torch.manual_seed(candidate._seed("mask", mask))
+        candidate.nets[0].seed("mask", mask)
         masks.append(tables_of(candidate.nets, valid, dropout=True)[candidate.nets[0]].exp())
     assert not torch.equal(*masks)
     torch.testing.assert_close(candidate.log_probs(valid).exp(), (masks[0] + masks[1]) / 2)
@@ -340,13 +339,8 @@ def test_the_trace_begins_where_the_net_started(source: Source) -> None:
 def test_matched_predictions_have_the_prevalence_as_their_mean_on_the_validation_part(
     source: Source, inference: str, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = StudyData.parts
-
-    def tested_on_validation(data: StudyData, fold: int, num_folds: int) -> Any:
-        found = parts(data, fold, num_folds)
-        return found._replace(test=found.valid)
-
-    monkeypatch.setattr(StudyData, "parts", tested_on_validation)
+    parts = parts_of(study_data(source, "binary"), 0, 4)
+    monkeypatch.setattr("rightloss.study.training.batches.parts_of", lambda *which: parts._replace(test=parts.valid))
     choices = {**POSTERIOR, "inferences": (inference,), "losses": (loss,), "starts": ("equal",)}
     found = train_group(group_of(source, **choices))
     data = summary_of(source, "binary")
@@ -412,7 +406,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
     training = dataclasses.replace(SHORT, steps=60, batch_size=30, prior_scales=(1.0,))
     (result,) = train_group(group_of(source, training, **{**POSTERIOR, "inferences": ("variational",)}, losses=("corrected",)))
     data = study_data(source, "binary")
-    parts = data.parts(0, 4)
+    parts = parts_of(data, 0, 4)
     sampled = float(data.labels[parts.train].double().mean())
     tables = torch.cat(list(fitted[0].tables(data.standardised(parts.train)[parts.test]))).double()
     moved = torch.stack([retarget(table, sampled, 0.1) for table in tables]).exp().mean(0)
@@ -453,7 +447,7 @@ def batches_of(group: Group, *rates: float) -> Batches:
 
 def lost_rows(source: Source) -> torch.Tensor:
     data = study_data(source, "binary")
-    return split_labels(data.parts(0, 4).train, data.patients, SHARE, label_draw(source.name, 0, 0))[1]
+    return split_labels(parts_of(data, 0, 4).train, data.patients, SHARE, label_draw(source.name, 0, 0))[1]
 
 
 def test_labelled_minibatches_are_of_labelled_patients_alone_whatever_unlabelled_rows_come_after_them(source: Source) -> None:
@@ -468,6 +462,7 @@ def test_labelled_minibatches_are_of_labelled_patients_alone_whatever_unlabelled
         assert torch.equal(labelled, other.inputs.metadata)
         assert torch.equal(unlabelled, beside.metadata[beside._drawn[0.3].split(SHORT.batch_size)[number]])
     patients = study_data(source, "binary").patients
+    assert patients is not None
     people = [set(patients[rows].tolist()) for rows in (alone.parts.train, alone.unlabelled, alone.parts.valid)]
     assert sum(map(len, people)) == len(set().union(*people))
     assert float(alone.metadata[alone.parts.train].double().mean(0).abs().max()) < 1e-6, "standardised by labelled ones alone"
@@ -531,7 +526,7 @@ def test_unlabelled_patients_reach_the_losses_that_learn_from_them_and_no_others
     minibatches = ("rebalanced",) if "map" in inferences else ("raw",)
     group = unlabelled_group(source, training, losses=losses, inferences=inferences, minibatches=minibatches)
     honest = train_group(group)
-    columns = study_data(source, "binary").sets[0].features.clone()
+    columns = study_data(source, "binary").features.clone()
     columns[lost_rows(source)] += 3.0
     forge(source, monkeypatch, features=columns)
     assert unchanged(honest, train_group(group)) == [run.loss in OTHERS for run in group.runs]
@@ -541,9 +536,9 @@ def test_unlabelled_patients_reach_the_losses_that_learn_from_them_and_no_others
 @pytest.mark.long
 def test_the_loss_without_them_is_logit_adjustment_on_fewer_patients(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     (without,) = train_group(unlabelled_group(source, losses=(ADJUSTED_LABELLED,)))
-    parts, lost = study_data(source, "binary").parts(0, 4), set(lost_rows(source).tolist())
+    parts, lost = parts_of(study_data(source, "binary"), 0, 4), set(lost_rows(source).tolist())
     few = parts._replace(train=torch.tensor([row for row in parts.train.tolist() if row not in lost]))
-    monkeypatch.setattr(StudyData, "parts", lambda self, fold, num_folds: few)
+    monkeypatch.setattr("rightloss.study.training.batches.parts_of", lambda *which: few)
     (plain,) = train_group(unlabelled_group(source, losses=(ADJUSTED,), unlabelled=0.0))
     np.testing.assert_array_equal(without.log_probs, plain.log_probs)
     assert without.validation == plain.validation

@@ -100,10 +100,7 @@ class Training:
         metavar="SCALE",
     )
     precision: str = _option(
-        "32-true",
-        "precision",
-        "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; results depend on it.",
-        MACHINE,
+        "32-true", "precision", "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; results depend on it.", MACHINE
     )
 
     def __post_init__(self) -> None:

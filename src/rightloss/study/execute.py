@@ -18,7 +18,6 @@ from .config import Group, Source, StudyConfig
 from .engines import Engine, InProcess, Work
 from .results import (
     DataSummary,
-    RunResult,
     StudyResults,
     data_path,
     read_config,
@@ -86,7 +85,11 @@ def run_study(
             _begin(config, out, summaries)
         groups = _missing(config, out)
         if groups:
-            _run(groups, out, InProcess() if engine is None else engine, _counted(progress, groups, total), work or _training())
+            if work is None:
+                from .training import train_group
+
+                work = train_group
+            _run(groups, out, InProcess() if engine is None else engine, _counted(progress, groups, total), work)
         progress(float(total), total, "done")
         return read_study(out)
 
@@ -144,16 +147,12 @@ def _run(groups: list[Group], out: Path, engine: Engine, report: Callable[[int, 
     report(0, 0.0)
     with closing(engine.run(work, groups, report)) as finished:
         for number, results in finished:
-            _write(out, groups[number], results)
+            group, came = groups[number], sorted(result.config.key for result in results)
+            assert came == sorted(run.key for run in group.runs), f"{group.label}: other runs came back"
+            with _writing(out):
+                for result in results:
+                    write_run(out, result)
             report(number, 1.0)
-
-
-def _write(out: Path, group: Group, results: list[RunResult]) -> None:
-    came = [result.config for result in results]
-    assert sorted(run.key for run in came) == sorted(run.key for run in group.runs), f"{group.label}: other runs came back"
-    with _writing(out):
-        for result in results:
-            write_run(out, result)
 
 
 def _missing(config: StudyConfig, out: Path) -> list[Group]:
@@ -210,9 +209,3 @@ def _writing(out: Path) -> Iterator[None]:
             f"Expected to write the results to {out}, but could not ({error.strerror or error}): make room there, or choose "
             "another folder; finished runs are kept."
         ) from error
-
-
-def _training() -> Work:
-    from .training import train_group
-
-    return train_group

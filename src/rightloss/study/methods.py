@@ -15,7 +15,7 @@ from torch import nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..marginals import AuxiliaryMarginal, Marginal, RunningMarginal
+from ..marginals import AuxiliaryMarginal, BatchMarginal, Marginal, RunningMarginal
 from ..prevalence import Prevalence
 
 STARTS = ("population", "equal")  # the mix that a loss's logits are for, or equal classes
@@ -54,10 +54,6 @@ class Method:
         """Whether their mass matters: in the published form p(y|w) is computed over them, whatever their number."""
         return self.takes_unlabelled and not self.published
 
-    @property
-    def takes_marginal(self) -> bool:
-        return self.rival is None
-
     def marginal_for(self, head: nn.Module) -> Marginal | None:
         """Return the marginal for a net with this output layer; None for the loss's own."""
         return None if self.marginal is None else self.marginal(head)
@@ -74,21 +70,18 @@ class Method:
         unlabelled_weight: float | None = None,
     ) -> Loss:
         """Return the loss, with its own marginal unless one is given, and without monitoring: results are checked later."""
-        loss = self._loss(prevalence, likelihood, marginal)
+        loss: Loss
+        if self.rival is not None:
+            loss = self.rival(prevalence, likelihood)
+        elif self.published:
+            loss = InformationGainLoss.as_published(prevalence, likelihood, marginal=marginal or BatchMarginal())
+        else:
+            loss = InformationGainLoss(prevalence, likelihood, marginal)
         if unlabelled_weight is not None:
             assert isinstance(loss, InformationGainLoss | LogitAdjustedLoss)
             loss.unlabelled_weight = unlabelled_weight
         loss.monitor = None
         return loss
-
-    def _loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None) -> Loss:
-        if self.rival is not None:
-            return self.rival(prevalence, likelihood)
-        if self.published:
-            return InformationGainLoss.as_published(
-                prevalence, likelihood, **({} if marginal is None else {"marginal": marginal})
-            )
-        return InformationGainLoss(prevalence, likelihood, marginal)
 
     def reference(self, prevalence: Prevalence) -> np.ndarray | None:
         """Return r; None for the sampled mix."""

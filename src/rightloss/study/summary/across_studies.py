@@ -15,7 +15,7 @@ from ...card.words import listed
 from ...metrics import Figure
 from ..config import IMAGE_NETS, StudyConfig
 from ..paper import TABLE_2
-from ..results import CellKey
+from ..results import CellKey, grouped
 from . import wording
 from .claims import RARE, check_at, when_above
 from .comparisons import PUBLISHED, WEIGHTED
@@ -66,10 +66,10 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
         >>> by_claim(PaperCheck("it ranks", "", word, setting={"start": start}) for start, word in verdicts.items())
         [ClaimVerdict(claim='it ranks', counts={'reproduces': 1, 'does not': 1}, overall='mixed', depends_on='start')]
     """
-    own: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        if check.trivial == trivial and check.place != OURS:
-            own.setdefault(check.about.partition(": ")[0], []).append(check)
+    own = grouped(
+        (check for check in checks if check.trivial == trivial and check.place != OURS),
+        lambda check: check.about.partition(": ")[0],
+    )
     return [_claim_verdict(claim, some) for claim, some in own.items()]
 
 
@@ -86,10 +86,8 @@ def _explaining(checks: Sequence[PaperCheck]) -> str:
     decided = [check for check in checks if check.verdict in ("reproduces", "does not")]
     found = []
     for name in dict.fromkeys(name for check in decided for name in check.setting):
-        verdicts: dict[str, set[str]] = {}
-        for check in decided:
-            verdicts.setdefault(check.setting.get(name, ""), set()).add(check.verdict)
-        if all(len(each) == 1 for each in verdicts.values()):
+        by_value = grouped(decided, lambda check: check.setting.get(name, ""))  # noqa: B023
+        if all(len({check.verdict for check in some}) == 1 for some in by_value.values()):
             found.append(name)
     return found[0] if len(found) == 1 else ""
 

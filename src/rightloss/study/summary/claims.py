@@ -16,7 +16,7 @@ from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import DEFAULT
 from ..paper import POPULATIONS, RATINGS, TABLES
-from ..results import CellKey
+from ..results import CellKey, grouped
 from . import wording
 from .comparisons import LOG_MEAN_OFF, MARGIN, PLAIN, PUBLISHED, PUBLISHED_FORMS, RULE_FIGURES, WEIGHTED
 from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellPair, CellSummary, Outcome, PairedFigure, PaperCheck
@@ -71,10 +71,7 @@ def check_at(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, pl
 
 def in_order(checks: Iterable[PaperCheck | None]) -> tuple[PaperCheck, ...]:
     """Return the checks that were made, those of one claim next to each other."""
-    claims: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        if check is not None:
-            claims.setdefault(check.about, []).append(check)
+    claims = grouped(filter(None, checks), lambda check: check.about)
     return tuple(check for own in claims.values() for check in own)
 
 
@@ -277,7 +274,7 @@ def _without_loss(key: CellKey) -> CellKey:
 
 def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that the logits of image and metadata together predict better than either alone."""
-    for key, own in _grouped(comparisons, "net").items():
+    for key, own in _by_compared(comparisons, "net").items():
         clear = {each.differences[LOG_LIKELIHOOD].standing for each in own} - {"undecided"}
         verdict: Outcome = "reproduces" if clear == {"ahead"} else "does not" if clear == {"behind"} else "undecided"
         about = f"image and metadata together predict better than {wording.net(key, config)}"
@@ -286,7 +283,7 @@ def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[Pape
 
 def _inferences(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that no approximation of the posterior predicts worse than one net: by less than 0.03 of skill."""
-    for key, own in _grouped(comparisons, "inference").items():
+    for key, own in _by_compared(comparisons, "inference").items():
         figures = [each.differences[LOG_LIKELIHOOD].figure for each in own]
         level = [figure.low > -SIMILAR * _entropy(each.ours.population) for figure, each in zip(figures, own, strict=True)]
         behind = [figure.high < 0 for figure in figures]
@@ -295,14 +292,10 @@ def _inferences(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterabl
         yield check_at(key, config, about, verdict, "Section 2", "", _tally(own))
 
 
-def _grouped(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[CellPair]]:
+def _by_compared(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[CellPair]]:
     """Return comparisons of the information gain, by what is compared: for nets theirs, for inferences ours."""
-    groups: dict[CellKey, list[CellPair]] = {}
-    for each in comparisons:
-        if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS):
-            side = each.theirs if about == "net" else each.ours
-            groups.setdefault(side._replace(population=None), []).append(each)
-    return groups
+    own = (each for each in comparisons if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS))
+    return grouped(own, lambda each: (each.theirs if about == "net" else each.ours)._replace(population=None))
 
 
 def _tally(own: Sequence[CellPair]) -> str:
