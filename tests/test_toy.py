@@ -167,9 +167,7 @@ class Constant(nn.Module):
 
 
 @ANY_POPULATION
-def test_a_network_that_knows_the_truth_loses_nothing_and_one_that_knows_nothing_is_the_constant_row(
-    population: Population,
-) -> None:
+def test_the_truth_loses_nothing_and_a_network_that_knows_nothing_is_the_constant_row(population: Population) -> None:
     problem = ToyProblem(population, TINY[0], seed=0, test_examples=2_000)
     assert study._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
     figures, row = study._test(Constant(population), problem, corrected=False), table.constant_rows(population)[1]
@@ -259,9 +257,7 @@ def test_a_study_writes_its_files_and_every_row_as_means_over_its_own_seeds(fini
 
 
 @pytest.mark.long
-def test_a_study_that_lost_files_or_runs_makes_those_again_and_ends_with_the_same_bytes(
-    own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_lost_files_ends_with_the_same_bytes(own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, expected = count_runs(monkeypatch), contents(finished)
     seen: list[tuple[int, int, str]] = []
     for name in ("results.json", "figures/biases.svg"):
@@ -282,9 +278,7 @@ def test_a_study_that_lost_files_or_runs_makes_those_again_and_ends_with_the_sam
 
 
 @pytest.mark.long
-def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on_and_grows_by_a_seed(
-    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_stopped_halfway_goes_on_and_grows(tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(done: int, total: int, label: str) -> None:
         if done == 13:
             raise KeyboardInterrupt

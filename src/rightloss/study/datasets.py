@@ -78,7 +78,7 @@ def study_data(source: Source, task: str) -> NoduleSet:
         return SETS[task]()
     if sha256_of(Path(source.path)) != source.digest:
         raise ValueError(f"Expected {source.path} as it was when the study began, but it has changed: start a new study.")
-    if _is_nodulemnist(source.path):
+    if all(f"{part}_images" in open_npz(source.path).members for part in COUNTS):
         if task != "binary":
             raise ValueError(
                 f"Expected ratings and patients, but NoduleMNIST3D ({source.name}) has none: take a nodule archive."
@@ -160,7 +160,3 @@ def _check_classes(data: NoduleSet, parts: Mapping[str, Tensor], where: str, rem
                 raise ValueError(
                     f"Expected a {words} for every class in each part, but {where} has {counts.tolist()} to {name}: {remedy}."
                 )
-
-
-def _is_nodulemnist(path: str) -> bool:
-    return all(f"{part}_images" in open_npz(path).members for part in COUNTS)

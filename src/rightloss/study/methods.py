@@ -28,6 +28,7 @@ class Method:
 
     Attributes:
         title: in tables.
+        short: the same in fewer words, for figures.
         mix: of the classes that its logits are for.
         rival: the loss's class; None for the information gain.
         published: the information gain in the mix π, without evidence, with the minibatch's own marginal by default.
@@ -37,6 +38,7 @@ class Method:
     """
 
     title: str
+    short: str
     mix: Literal["population", "sampling"] = "population"
     rival: type[WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss] | None = None
     published: bool = False
@@ -95,15 +97,21 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "information-gain": Method("information gain (default)"),
-    "published": Method("information gain as published", published=True),
-    "published-running": Method("as published, running marginal", published=True, marginal=lambda head: RunningMarginal()),
-    "published-network": Method("as published, marginal network", published=True, marginal=AuxiliaryMarginal),
-    "weighted": Method("weighted loss", rival=WeightedLoss),
-    "logit-adjusted": Method("logit-adjusted loss", rival=LogitAdjustedLoss),
-    "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),
-    "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
-    "logit-adjusted-labelled": Method("logit-adjusted loss, labelled only", rival=LogitAdjustedLoss, labelled_only=True),
+    "information-gain": Method("information gain (default)", "information gain"),
+    "published": Method("information gain as published", "as published", published=True),
+    "published-running": Method(
+        "as published, running marginal", "as published, running", published=True, marginal=lambda head: RunningMarginal()
+    ),
+    "published-network": Method(
+        "as published, marginal network", "as published, network", published=True, marginal=AuxiliaryMarginal
+    ),
+    "weighted": Method("weighted loss", "weighted", rival=WeightedLoss),
+    "logit-adjusted": Method("logit-adjusted loss", "logit-adjusted", rival=LogitAdjustedLoss),
+    "corrected": Method("cross-entropy, then corrected", "corrected after", "sampling", LogLikelihoodLoss, corrected=True),
+    "plain": Method("cross-entropy as it is", "cross-entropy", "sampling", LogLikelihoodLoss),
+    "logit-adjusted-labelled": Method(
+        "logit-adjusted loss, labelled only", "logit-adj., labelled only", rival=LogitAdjustedLoss, labelled_only=True
+    ),
 }
 DEFAULT, ADJUSTED, ADJUSTED_LABELLED = "information-gain", "logit-adjusted", "logit-adjusted-labelled"
 # If every row is labelled: the other methods equal one of these.

@@ -28,7 +28,7 @@ from ..results import Cell, CellKey, RunResult, StudyResults, cells, grouped, tr
 from ..summary import CellSummary, Summary
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
-from ..summary.wording import INFERENCES, LIKELIHOODS, STARTS, file_name, net, panel_title, short_method
+from ..summary.wording import INFERENCES, LIKELIHOODS, STARTS, file_name, net, panel_title
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,7 +38,7 @@ Keyed = TypeVar("Keyed", Cell, CellSummary)
 RARE = 0.05  # below this prevalence most probabilities are near 0: axes are logarithmic
 _LOWEST = -1.0  # lower end of the skill's axis
 _LEVELS = 5
-_BINS = {"histogram": 24, "reliability": 6}
+_BINS = 24  # of a histogram
 
 
 def _by(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
@@ -81,7 +81,7 @@ def _trace(runs: Sequence[RunResult], results: StudyResults) -> Drawing:
         for style, loss in enumerate(config.losses):
             if some := [run for run in runs if (run.config.loss, run.config.start) == (loss, start)]:
                 mean, low, high = mean_and_range(some)
-                name = short_method(CellKey.of(some[0].config))
+                name = METHODS[loss].short
                 series.append(Series(name, trace_steps(steps)[: len(mean)], mean, low, high, style=style))
         title = f"π = {share(rate)}" + (f", {STARTS[start]}" if len(config.starts) > 1 else "")
         plots.append(Plot(title, x, y, series, f"mean prediction by training step and loss, {title}"))
@@ -111,7 +111,7 @@ def prevalence_figures(summary: Summary) -> list[Drawing]:
         rows = [row for row in summary.rows if row.key.loss != CONSTANT]
         for some in _by(rows, "data", "minibatches", "net", "likelihood", "start", "inference"):
             title = f"By loss: {panel_title(some[0].key, config)}"
-            drawings.append(_over_prevalence(some, short_method, "prevalences", title))
+            drawings.append(_over_prevalence(some, lambda key: METHODS[key.loss].short, "prevalences", title))
     return drawings
 
 
@@ -165,7 +165,7 @@ def _inferences(rows: Sequence[CellSummary], blind: CellSummary) -> Plot:
     for place, own in enumerate(by_loss):
         x = [names.index(row.key.inference) + 0.7 * ((place + 0.5) / len(by_loss) - 0.5) for row in own]
         series.append(
-            _with_bars(short_method(own[0].key), x, [row.figures[LOG_LIKELIHOOD] for row in own], place, joined=False)
+            _with_bars(METHODS[own[0].key.loss].short, x, [row.figures[LOG_LIKELIHOOD] for row in own], place, joined=False)
         )
     title = f"π = {share(rows[0].key.population or math.nan)}"
     ticks = {float(place): INFERENCES[name].removesuffix(" dropout") for place, name in enumerate(names)}
@@ -252,7 +252,7 @@ def roc_figure(panel: Panel) -> Drawing:
     plots = []
     for rate, some in panel.columns.items():
         title = f"π = {share(rate)}"
-        curves = [(short_method(cell.key), mean_roc(cell)) for cell in some]
+        curves = [(METHODS[cell.key.loss].short, mean_roc(cell)) for cell in some]
         series = [
             Series(f"{name}, AUC {curve.auc:.3f}", curve.false_positive_rate, curve.true_positive_rate, style=place)
             for place, (name, curve) in enumerate(curves)
@@ -271,12 +271,12 @@ def _histogram(cell: Cell, rate: float) -> Plot:
     finite = odds[np.isfinite(odds)]
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (-1.0, 1.0)
     ends = (low, max(high, low + 1)) if rate < RARE else (0.0, max(float(expit(high)), 0.02))
-    found = probability_histogram(cell.log_probs, cell.labels, np.linspace(*ends, _BINS["histogram"] + 1), scale=scale)
+    found = probability_histogram(cell.log_probs, cell.labels, np.linspace(*ends, _BINS + 1), scale=scale)
     edges = np.repeat(expit(found.edges) if rate < RARE else found.edges, 2)
     steps = [np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]) for heights in found.share]
     series = [Series("π", [rate, rate], [0.0, found.share.max()], style=None)]
     series += [Series(name, edges, steps[place], style=place) for place, name in enumerate(("benign", "malignant"))]
-    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    title = f"π = {share(rate)}, {METHODS[cell.key.loss].short}"
     x = Axis("predicted probability", float(edges[0]), float(edges[-1]), "log-odds" if rate < RARE else "linear")
     y = Axis("share of nodules", 0, float(found.share.max()))
     return Plot(title, x, y, series, f"predicted probabilities of benign and malignant nodules, {title}")
@@ -317,13 +317,13 @@ def reliability_figure(panel: Panel) -> Drawing:
 
 def _reliability(cell: Cell, rate: float, place: int) -> Plot:
     """Draw bins of equal weight in the population; limits treat nodules as independent."""
-    curve = reliability_curve(cell.log_probs, cell.labels, rate, bins=_BINS["reliability"])
+    curve = reliability_curve(cell.log_probs, cell.labels, rate, bins=6)
     shown = np.concatenate([curve.predicted, curve.observed, curve.high])
     low = max(float(shown[shown > 0].min()), 1e-7) / 1.5 if rate < RARE else 0.0
     high = min(1.0, 1.5 * float(shown.max())) if rate < RARE else 1.0
     x, y = (Axis(label, low, high, "log" if rate < RARE else "linear") for label in ("predicted", "observed"))
     own = Series("", curve.predicted, curve.observed, curve.low, curve.high, marks=True, style=place)
-    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    title = f"π = {share(rate)}, {METHODS[cell.key.loss].short}"
     return Plot(title, x, y, [Series("", [low, high], [low, high], style=None), own], f"calibration, {title}")
 
 

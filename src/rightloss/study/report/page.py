@@ -466,7 +466,7 @@ def _shown(case: HardCase, data: DataSummary) -> dict[str, Any]:
         "nodule": int(data.nodules[case.row]),
         "picture": _data_uri(data.pictures[case.row]),
         "ratings": ", ".join(map(str, ratings)),
-        "others": {wording.SHORT_LOSSES[loss]: wrong for loss, wrong in case.by_loss.items()},
+        "others": {METHODS[loss].short: wrong for loss, wrong in case.by_loss.items()},
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..methods import DEFAULT, METHODS
-from ..report.export import csv_text, markdown_rows, open_console, print_sections
+from ..report.export import csv_text, markdown_rows, print_page
 from ..results import grouped
 from .population import Population
 
@@ -142,16 +142,12 @@ def to_markdown(results: Results) -> str:
 
 def print_results(results: Results) -> None:
     """Print the table and three sentences at most: all columns if they fit, else the most important ones."""
-    console, layouts = open_console(), []
+    layouts = []
     groups = grouped(results.rows, lambda row: f"prevalence {row.prevalence}, model {row.model}")
     for names in ([*COLUMNS][2:], NARROW):
         shown = {title: [[cells(row)[name] for name in names] for row in rows] for title, rows in groups.items()}
         layouts.append(([COLUMNS[name][0] for name in names], shown))
-    console.print(TITLE, markup=False)
-    print_sections(console, layouts, left=2)
-    for sentence in (*findings(results.rows, METHODS[DEFAULT].title), _READING):
-        console.print(sentence, markup=False)
-    console.print()
+    print_page(TITLE, layouts, [*findings(results.rows, METHODS[DEFAULT].title), _READING], left=2)
 
 
 def findings(rows: list[ToyRow], default: str) -> list[str]:
