@@ -360,7 +360,8 @@ def write_pages(studies: Sequence[Study]) -> None:
 def _renamed(text: str) -> str:
     """Return the text with names of data sets in words, except in commands and links."""
     for name, words in SOURCES.items():
-        text = re.sub(rf"(?<![\w/-]){name}(?![\w.-])", words, text) if name != "contours" else text
+        shown = name.replace("_", r"\\?_")  # Markdown escapes it
+        text = re.sub(rf"(?<![\w/-]){shown}(?![\w.-])", words, text) if name != "contours" else text
     return text
 
 

@@ -179,9 +179,10 @@ class Cell:
         return self.data.patients[self.rows]
 
     @property
-    def runs(self) -> Mapping[tuple[int, int], None]:
-        """Fold and seed of each run."""
-        return dict.fromkeys(zip(self.fold.tolist(), self.seed.tolist(), strict=True))
+    def runs(self) -> dict[tuple[int, int], Int64[np.ndarray, " m"]]:
+        """Positions of the rows of each run, by fold and seed."""
+        found = dict.fromkeys(zip(self.fold.tolist(), self.seed.tolist(), strict=True))
+        return {(fold, seed): np.flatnonzero((self.fold == fold) & (self.seed == seed)) for fold, seed in found}
 
     @property
     def population(self) -> Float64[np.ndarray, " k"]:

@@ -288,9 +288,8 @@ def mean_roc(cell: Cell) -> RocCurve | None:
     The true positive rates are averaged at each false positive rate. The area of the mean is the mean of the areas: at a step
     both ends are averaged, so that nothing is lost between the points.
     """
-    pairs = np.stack([cell.seed, cell.fold], 1)
-    parts = [np.flatnonzero((pairs == pair).all(1)) for pair in np.unique(pairs, axis=0)]
-    curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in parts if len(set(cell.labels[part])) == 2]
+    parts = [part for part in cell.runs.values() if len(set(cell.labels[part])) == 2]
+    curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in parts]
     if not curves:
         return None
     grid = np.unique(np.concatenate([curve.false_positive_rate for curve in curves]))

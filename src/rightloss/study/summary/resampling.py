@@ -226,10 +226,9 @@ def areas_of(cell: Cell, resamples: Resamples) -> Areas:
     """Estimate the AUC of each run of a cell with two classes."""
     score, positive = cell.log_probs[:, 1] - cell.log_probs[:, 0], cell.labels == 1
     found = {}
-    for fold, seed in cell.runs:
-        own = np.flatnonzero((cell.fold == fold) & (cell.seed == seed))
+    for run, own in cell.runs.items():
         if 0 < positive[own].sum() < len(own):
-            found[fold, seed] = _area(score[own], positive[own], resamples.patient[cell.rows[own]], resamples)
+            found[run] = _area(score[own], positive[own], resamples.patient[cell.rows[own]], resamples)
     return found
 
 

@@ -130,7 +130,7 @@ def _with_calibration(comparison: CellPair, by_key: Mapping[CellKey, Cell], resa
 
 
 def _of_cell(areas: Areas, cell: Cell) -> Areas:
-    return {run: area for run, area in areas.items() if run in cell.runs}
+    return {run: areas[run] for run in cell.runs if run in areas}
 
 
 def _constant_figures(cell: Cell) -> Mapping[str, Figure]:
