@@ -196,8 +196,12 @@ def matched(results: StudyResults) -> StudyResults:
     """Move each run's predictions by its offsets, so that their mean at π is π on the validation part. Runs without finite
     offsets are left out."""
     runs = [run for run in results.runs if run.matched and np.isfinite(run.matched).all()]
-    moved = (replace(run, log_probs=log_softmax(run.log_probs + np.array(run.matched), 1)) for run in runs)
-    return replace(results, runs=tuple(moved))
+    return replace(results, runs=tuple(replace(run, log_probs=_moved(run)) for run in runs))
+
+
+def _moved(run: RunResult) -> Float64[np.ndarray, "n k"]:
+    table = run.log_probs + np.array(run.matched)
+    return np.asarray(table - np.logaddexp.reduce(table, axis=1, keepdims=True))
 
 
 def cells(results: StudyResults) -> list[Cell]:
