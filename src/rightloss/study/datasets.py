@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..lidc import NoduleSet, balanced_set, binary_set, rating_set, read_archive
 from ..lidc.nodulemnist import COUNTS, NoduleMNIST, read_nodulemnist
-from ..lidc.npz import open_npz
 from ..lidc.splits import Parts, split_labels, train_valid_test
+from ..serialization import open_npz
 from .config import CONTOURS, IMAGE_NETS, Source, StudyConfig, label_draw
 from .results import DataSummary, sha256_of
 
