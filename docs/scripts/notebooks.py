@@ -79,7 +79,7 @@ def store(path: Path, notebook: NotebookNode) -> None:
         (path.parent / file).write_bytes(content)
 
 
-def write(given: Sequence[Path]) -> None:
-    for path in given or sorted(FOLDER.glob("*.ipynb")):
+def make_notebooks(notebooks: Sequence[Path]) -> None:
+    for path in notebooks or sorted(FOLDER.glob("*.ipynb")):
         store(path, execute(path))
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
