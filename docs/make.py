@@ -18,14 +18,11 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {
-    "results": "studies",
-    "study": "studies",
-    "map": "package_map",
-}  # of docs/scripts, where they are not named as the task
+MODULES = {"results": "studies", "study": "studies", "map": "package_map"}  # where the name is not the task's
 
 
-def arguments() -> argparse.Namespace:
+def main() -> None:
+    """Run the task by the function of its name; what it imports depends on the task, so that the map needs no package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     results, study, paper, _, programs, notebooks, _ = (
@@ -41,12 +38,7 @@ def arguments() -> argparse.Namespace:
     paper.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
     programs.add_argument("pages", type=Path, nargs="*", help="write outputs into them; by default only draw, for every page")
     notebooks.add_argument("notebooks", type=Path, nargs="*", help="all of docs/notebooks by default")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Run the task by the function of its name; what it imports depends on the task, so that the map needs no package."""
-    options = vars(arguments())
+    options = vars(parser.parse_args())
     task = options.pop("task")
     getattr(import_module(f"scripts.{MODULES.get(task, task)}"), f"make_{task}")(**options)
 

@@ -33,8 +33,7 @@ THEN = {name: found for found, names in ARCHIVED.items() for name in names.split
 def comparison(name: str) -> engine.Comparison:
     """Return the comparison that makes the page `name`."""
     module = import_module(f"evidence.{COMPARISONS[name][0]}")
-    found: tuple[engine.Comparison, ...] = getattr(module, "COMPARISONS", None) or (module.COMPARISON,)
-    return next(each for each in found if each.name == name)
+    return next(each for each in module.COMPARISONS if each.name == name)
 
 
 def main() -> None:

@@ -35,8 +35,6 @@ STREAMED_AT = (0, 4)
 MOST_VALID = {50: 50, 200: 100, 1000: 250, 0: 250}  # by labelled rows of each class (0: all): validation rows of each class
 BY_YEAR_SIZE, ENSEMBLES_TO = 200, 200  # labelled of each class: of the sets by year; at most, where there are ensembles
 DRAWS, MOST_TESTED, MOST_UNLABELLED, MOST_LABELLED = 10, 4_000, 4_000, 5_000
-
-
 Model = Literal["linear", "MLP", "ConvNet", "boosting"]
 
 
@@ -132,4 +130,4 @@ def run(cell: Cell) -> list[dict[str, Any]]:
     return [{**row, **populations[row["place"]], **shared} for row in scores.rows]
 
 
-COMPARISON = Comparison("claim", cells, run, claim_tables.tables, claim_tables.draw, claim_tables.reduced)
+COMPARISONS = (Comparison("claim", cells, run, claim_tables.tables, claim_tables.draw, claim_tables.reduced),)

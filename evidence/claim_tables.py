@@ -105,10 +105,8 @@ def compared(rows: pd.DataFrame) -> list[Compared]:
     natural = rows[rows["place"] == 0].groupby("set")["share"].first()
     found = []
     for key, part in rows.groupby(["set", "model", "labelled", "place"], sort=False):
-        wide = {str(name): part.pivot(index="draw", columns="method", values=name).dropna(axis=1) for name in names}
-        figures = {
-            name: {str(method): own.to_numpy(dtype=float) for method, own in each.items()} for name, each in wide.items()
-        }
+        wide = {name: part.pivot(index="draw", columns="method", values=name).dropna(axis=1).astype(float) for name in names}
+        figures = {str(name): {str(method): own.to_numpy() for method, own in each.items()} for name, each in wide.items()}
         first, by_draw = part.iloc[0], part.groupby("draw")
         positives = tuple(round(float(by_draw[count].first().mean())) for count in POSITIVES)
         share, guess, shift = float(part["share"].mean()), float(first["guess"]), by_draw["shift"].first().to_numpy()
@@ -220,8 +218,7 @@ def _is_level_with_best(cell: Compared, name: str, others: Sequence[str]) -> boo
 
 # --- tables ---
 
-Filter = Callable[[Compared], bool]
-SITUATIONS: dict[str, tuple[bool, Filter]] = {
+SITUATIONS: dict[str, tuple[bool, Callable[[Compared], bool]]] = {
     "labelled only": (False, lambda cell: True),
     "labelled only, linear": (False, lambda cell: cell.model == "linear"),
     "labelled only, MLP": (False, lambda cell: cell.model == "MLP"),

@@ -416,4 +416,4 @@ def draw(rows: pd.DataFrame) -> Any:
     return figure
 
 
-COMPARISON = Comparison("corrections", cells, run, draw=draw, reduced=reduced)
+COMPARISONS = (Comparison("corrections", cells, run, draw=draw, reduced=reduced),)

@@ -20,7 +20,7 @@ To add a comparison, write evidence/NAME.py with
     def tables(rows: pd.DataFrame) -> dict[str, str]: ...    # pieces of Markdown for the page (table and interval of pages.py)
     def draw(rows: pd.DataFrame) -> Figure: ...              # optional
 
-    COMPARISON = Comparison("NAME", cells, run, tables, draw)
+    COMPARISONS = (Comparison("NAME", cells, run, tables, draw),)
 
 and evidence/pages/NAME.md: the words, a Jinja template that names those pieces, `{{ made }}` (by which command, at which
 commit), and `{{ command }}`, `{{ commit }}` apart. Add NAME to `COMPARISONS` in __main__.py. Where all rows are too many to
@@ -41,7 +41,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,8 +55,6 @@ from rightloss.atomic_files import whole_file, whole_path, write_whole
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OUT, DOCS = HERE / "out", ROOT / "docs/benchmarks"
-Rows: TypeAlias = pd.DataFrame
-Pieces: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,9 @@ class Comparison:
     name: str
     cells: Callable[[], Iterable[Any]]
     run: Callable[[Any], list[dict[str, Any]]]
-    tables: Callable[[Rows], Pieces] = lambda rows: {}
-    draw: Callable[[Rows], Any] | None = None
-    reduced: Callable[[Rows], tuple[Rows, Pieces]] = lambda rows: (rows, {})
+    tables: Callable[[pd.DataFrame], dict[str, str]] = lambda rows: {}
+    draw: Callable[[pd.DataFrame], Any] | None = None
+    reduced: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, str]]] = lambda rows: (rows, {})
     folder: str = ""
 
     def path(self, cell: Any) -> Path:
@@ -125,7 +123,7 @@ class Task(NamedTuple):
 class Stored(NamedTuple):
     """The stored rows of a comparison, and what is known about them: command, commit, seeds, pieces of the page."""
 
-    rows: Rows
+    rows: pd.DataFrame
     about: dict[str, Any]
 
 
@@ -135,7 +133,7 @@ def stored(name: str, folder: Path = DOCS) -> Stored:
     return Stored(content.to_pandas(), json.loads(content.schema.metadata[b"about"]))
 
 
-def packed(rows: Rows, about: dict[str, Any]) -> bytes:
+def packed(rows: pd.DataFrame, about: dict[str, Any]) -> bytes:
     """Return rows as the bytes of a Parquet file, with what is known about them in its metadata."""
     content, buffer = pa.Table.from_pandas(rows, preserve_index=False), io.BytesIO()
     metadata = {**content.schema.metadata, b"about": json.dumps(about, ensure_ascii=False).encode()}
@@ -147,7 +145,7 @@ def title(cell: Any, between: str) -> str:
     return between.join(f"{value:g}" if isinstance(value, float) else str(value) for value in cell)
 
 
-def seeds(rows: Rows) -> str:
+def seeds(rows: pd.DataFrame) -> str:
     found = next((sorted(set(rows[name])) for name in ("draw", "seed") if name in rows), [])
     return f"{found[0]} to {found[-1]}" if found else "in the cells"
 

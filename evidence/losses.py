@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .nets import LABELLED, MEMORY, STEPS, UNLABELLED, Best, Kind, Nets, balanced, descend, flipped
 
-Family = Literal["weighted", "focal", "by x", "gain"]
-FAMILIES: tuple[Family, ...] = ("weighted", "focal", "by x", "gain")
+FAMILIES = ("weighted", "focal", "by x", "gain")
 DECAYS: dict[Kind, tuple[float, ...]] = {"linear": (1e-3, 3e-2), "MLP": (3e-3,), "ConvNet": (1e-3,)}
 FOCUS, MEMBERS = 2.0, 5  # γ of the focal loss; nets of an ensemble
 
@@ -60,7 +59,7 @@ class Loss(NamedTuple):
         power: of the weights by x; 0 for weights by uncertainty.
     """
 
-    family: Family
+    family: str
     reference: float = 0.0
     kappa: float = 0.0
     power: float = 0.0

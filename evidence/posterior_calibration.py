@@ -76,19 +76,15 @@ def at_sampling(params: dict[str, Tensor]) -> Tensor:
     return torch.sigmoid(torch.logit(ill(params)) - math.log(ILL / (1 - ILL)))
 
 
-def linear() -> nn.Linear:
-    layer = nn.Linear(1, 1).double()
-    layer.load_state_dict(MEAN)
-    return layer
-
-
 def surveyed(params: dict[str, Tensor]) -> tuple[float, float]:
     """Return the parameters of the Beta distribution, of the ill and of the others."""
     return SURVEYED * share(params), SURVEYED * (1 - share(params))
 
 
 def _target(prevalence: Prevalence, **options: Any) -> LogPosterior:
-    return log_posterior(linear(), prevalence, Bernoulli(), prior=gaussian_prior(1.0, MEAN), num_data=N, **options)
+    layer = nn.Linear(1, 1).double()
+    layer.load_state_dict(MEAN)
+    return log_posterior(layer, prevalence, Bernoulli(), prior=gaussian_prior(1.0, MEAN), num_data=N, **options)
 
 
 def share(params: dict[str, Tensor]) -> float:
@@ -233,4 +229,4 @@ def draw(rows: pd.DataFrame) -> Any:
     return figure
 
 
-COMPARISON = Comparison("posterior_calibration", cells, run, tables, draw)
+COMPARISONS = (Comparison("posterior_calibration", cells, run, tables, draw),)

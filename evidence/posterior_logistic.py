@@ -62,10 +62,6 @@ def moments(posterior: Any) -> Moments:
     return posterior.distribution.mean.double(), posterior.distribution.standard_deviation.double()
 
 
-def moments_by(method: Callable[..., Posterior], target: LogPosterior, data: Any) -> Moments:
-    return moments(method(target, data))
-
-
 def by_brute_force(problem: Logistic, target: LogPosterior) -> Moments:
     """Return moments from a grid, or with many weights from weighted draws around the Laplace approximation."""
     if problem.features == 1:
@@ -90,7 +86,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
         assert exact.record["divergences"] == 0, exact.record
         reference, error = moments(exact), exact.record["effective_sample_size"] ** -0.5
     calls: dict[str, Callable[[], Moments]] = {
-        name: partial(moments_by, method, target, problem.data)
+        name: lambda method=method: moments(method(target, problem.data))  # type: ignore[misc]
         for name, (method, _) in METHODS.items()
         if few or name != "NUTS"  # it is the reference
     }
@@ -146,4 +142,4 @@ def tables(rows: pd.DataFrame) -> dict[str, str]:
     }
 
 
-COMPARISON = Comparison("posterior_logistic", cells, run, tables)
+COMPARISONS = (Comparison("posterior_logistic", cells, run, tables),)

@@ -24,7 +24,7 @@ from rightloss.shift import estimate_prevalence
 from .data_sets import IMAGES, SOURCES, available, describe, load
 from .engine import Comparison
 from .nets import UNLABELLED, Kind, log_table
-from .pages import axes, half_width, interval, paired, table
+from .pages import axes, half_width, interval, table
 from .streams import (
     DECAYS,
     FEWEST,
@@ -225,20 +225,17 @@ def estimated(draw: Draw, found: Fitted, place: int) -> tuple[list[float], list[
 
 def compared(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
     """Return a row per cell and method: means, and the paired difference to `base` with its standard error."""
-    place = rows["set"].map({name: place for place, name in enumerate(SETS)})
+    place, keys, figures = rows["set"].map(SETS.index), [*CELL, "draw"], ["likelihood", "auc"]
     rows = rows.assign(place=place).sort_values(["place", "model", "labelled", "draw"], kind="stable")
-    found = []
-    for key, cell in rows.groupby(CELL, sort=False):
-        wide = {figure: cell.pivot(index="draw", columns="method", values=figure) for figure in ("likelihood", "auc")}
-        first = cell.iloc[0]
-        for name in dict.fromkeys(cell["method"]):
-            row = {**dict(zip(CELL, key, strict=True)), "method": name, "draws": len(wide["auc"])}
-            row |= {each: first[each] for each in ("population", "unlabelled", "tested", "positives") if each in cell}
-            for figure, values in wide.items():
-                mean, error, _ = paired(values[name] - values[base])
-                row |= {figure: values[name].mean(), f"{figure} −": mean, f"{figure} s.e.": error}
-            found.append(row)
-    return pd.DataFrame(found)
+    others = rows.loc[rows["method"] == base, [*keys, *figures]]
+    paired = rows.merge(others, on=keys, suffixes=("", " of the base"), validate="many_to_one")
+    groups = paired.groupby([*CELL, "method"], sort=False)
+    about = [name for name in ("population", "unlabelled", "tested", "positives") if name in rows]
+    found = pd.concat([groups.size().rename("draws"), groups[about].first(), groups[figures].mean()], axis=1)
+    for name in figures:
+        less = paired.assign(less=paired[name] - paired[f"{name} of the base"]).groupby([*CELL, "method"], sort=False)["less"]
+        found[f"{name} −"], found[f"{name} s.e."] = less.mean(), less.sem()
+    return found.reset_index()
 
 
 def ahead(found: pd.DataFrame, sign: int = 1) -> pd.Series:
@@ -271,10 +268,6 @@ def _error(row: pd.Series, figure: str) -> str:
     return f"{row[f'{figure} −']:+.4f} ± {row[f'{figure} s.e.']:.4f}"
 
 
-def _interval(row: pd.Series) -> str:
-    return interval(row["likelihood −"], row["likelihood s.e."], int(row["draws"]))
-
-
 def verdicts(found: pd.DataFrame) -> str:
     """Return the aim's verdict for a few of our rules, with every small cell that is behind."""
     lines = []
@@ -295,8 +288,9 @@ def by_cell(found: pd.DataFrame, shown: Sequence[str], ranked: str, title: str, 
         own, first = cell.set_index("method"), cell.iloc[0]
         more = [f"{first['unlabelled']:,}", f"{first['population']:.3f}"] if sizes else []
         base = [f"{own.loc[BASE, 'likelihood']:.4f}", *([f"{own.loc[BASE, 'auc']:.3f}"] if sizes else [])]
-        rows.append([f"{key[0]}, {key[1]}", f"{key[2]:,}", *more, *base, *(_interval(own.loc[name]) for name in shown),
-                     _error(own.loc[ranked], "auc")])  # fmt: skip
+        less = own.loc[list(shown), ["likelihood −", "likelihood s.e.", "draws"]].astype({"draws": int}).itertuples(index=False)
+        words = [interval(*each) for each in less]
+        rows.append([f"{key[0]}, {key[1]}", f"{key[2]:,}", *more, *base, *words, _error(own.loc[ranked], "auc")])
     more = ["unlabelled", "π"] if sizes else []
     return table(["cell", "labelled of each class", *more, BASE, *(["its AUC"] if sizes else []), *shown, title], rows)
 

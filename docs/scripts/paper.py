@@ -201,20 +201,11 @@ def starts_table(summary: Summary, population: float) -> str:
             title = where
         figures, moved = row.figures, matched[row.key].figures
         rates = [wording.number(figures[name].value, 3) for name in ("tpr", "tnr")]
-        lines.append(
-            [
-                f"{wording.method(row.key)}, {wording.STARTS[row.key.start]}",
-                _shown(row, LOG_LIKELIHOOD),
-                wording.with_interval(figures["skill"], 2),
-                wording.with_interval(figures[AUC], 3),
-                "/".join(rates),
-                _shown(row, "mean_prediction"),
-                _difference(given.get(row.key), LOG_LIKELIHOOD),
-                _difference(given.get(row.key), AUC),
-                wording.with_interval(moved["skill"], 2),
-                _difference(after.get(row.key), LOG_LIKELIHOOD),
-            ]
-        )
+        own = [_shown(row, LOG_LIKELIHOOD), wording.with_interval(figures["skill"], 2), wording.with_interval(figures[AUC], 3)]
+        own += ["/".join(rates), _shown(row, "mean_prediction")]
+        own += [_difference(given.get(row.key), LOG_LIKELIHOOD), _difference(given.get(row.key), AUC)]
+        own += [wording.with_interval(moved["skill"], 2), _difference(after.get(row.key), LOG_LIKELIHOOD)]
+        lines.append([f"{wording.method(row.key)}, {wording.STARTS[row.key.start]}", *own])
     return markdown_rows(lines) + "\n"
 
 
