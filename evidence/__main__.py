@@ -38,7 +38,7 @@ def comparison(name: str) -> engine.Comparison:
 
 def main() -> None:
     names = "\n".join(f"  {name:24}{words}" for name, (_, words) in COMPARISONS.items())
-    names += f"\n\nArchived, says how to run it again: {', '.join(THEN)}"
+    names += f"\n\nArchived, with a NAME of these it says how to run it again: {', '.join(THEN)}"
     parser = argparse.ArgumentParser(
         "python -m evidence", description=f"{engine.__doc__}\nComparisons:\n\n{names}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

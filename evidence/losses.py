@@ -162,13 +162,12 @@ class Stack:
 class Kept(NamedTuple):
     """The nets that were best on validation: stacked in the order of `names` (method, place of the population, member).
 
-    `sampling` is ρ, at which their logits are; `steps` and `decays` are those of each.
+    `sampling` is ρ, at which their logits are; `decays` are those of each.
     """
 
     names: list[tuple[str, int, int]]
     nets: Nets
     sampling: Tensor
-    steps: Tensor
     decays: list[float]
 
     def table(self, x: Tensor, places: Sequence[int] | None = None) -> Tensor:
@@ -201,7 +200,7 @@ def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = 
     judged = Judged(nets, jobs, rows, sampling)
     for step in descend(nets, decay, steps, loss):
         if judged.best.is_due(step):
-            judged.look(step, nets)
+            judged.look(nets)
     return judged.chosen()
 
 
@@ -242,11 +241,11 @@ class Judged:
         self.best = Best(nets, _outputs(self.job.tolist(), len(sampling)), len(pairs))
 
     @torch.no_grad()
-    def look(self, step: int, nets: Nets) -> None:
+    def look(self, nets: Nets) -> None:
         population = self.rows.populations[self.at]
         z = _classes(nets.predict(self.rows.x_valid), len(self.sampling))[:, self.job]
         log_p = torch.log_softmax(z + population.log() - self.sampling.log(), 2)
-        self.best.look(step, nets, expected(log_p, self.rows.y_valid, population))
+        self.best.look(nets, expected(log_p, self.rows.y_valid, population))
 
     def chosen(self) -> Kept:
         """Return, for each method, population and member, the job whose decay was best."""
@@ -258,4 +257,4 @@ class Judged:
         places = list(best.values())
         nets = self.best.nets.some(_outputs(places, len(self.sampling)))
         decays = [self.jobs[int(self.job[place])].decay for place in places]
-        return Kept(list(best), nets, self.sampling, self.best.step[places], decays)
+        return Kept(list(best), nets, self.sampling, decays)

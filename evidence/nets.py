@@ -106,15 +106,15 @@ class Best:
 
     def __init__(self, nets: Nets, outputs: Tensor, count: int) -> None:
         self.nets, self.outputs, self.each = nets.some(outputs), outputs, len(outputs) // count
-        self.score, self.step = torch.full((count,), -math.inf), torch.zeros(count, dtype=torch.long)
+        self.score = torch.full((count,), -math.inf)
 
     def is_due(self, step: int) -> bool:
         return step % LOOK == 0 or step in EARLY
 
-    def look(self, step: int, nets: Nets, score: Tensor) -> Tensor:
+    def look(self, nets: Nets, score: Tensor) -> Tensor:
         """Keep the weights of the candidates whose score is higher than before, and return which they are."""
         better = score > self.score
-        self.score, self.step[better] = torch.where(better, score, self.score), step
+        self.score = torch.where(better, score, self.score)
         wide = better.repeat_interleave(self.each)
         for kept, now in zip(self.nets.parameters, nets.parameters, strict=True):
             kept[wide] = now.detach()[self.outputs[wide]]

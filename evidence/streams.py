@@ -279,7 +279,7 @@ def fit(kind: Kind, draw: Draw, jobs: list[Job], seed: int, steps: int = STEPS) 
         families.remember(*seen)
         if best.is_due(step):
             offset = torch.where(sampled, families.population.logit(), 0.0)  # the closed form: from half and half to π
-            better = best.look(step, nets, families.score(nets.predict(draw.x_valid) + offset, draw))
+            better = best.look(nets, families.score(nets.predict(draw.x_valid) + offset, draw))
             learnt[better] = families.population[better]
     offset = torch.where(sampled, learnt.logit(), 0.0)
     z_valid, others, z_test = (best.nets.predict(x) + offset for x in (draw.x_valid, draw.unlabelled, draw.x_test))
