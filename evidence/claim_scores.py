@@ -21,8 +21,8 @@ from rightloss import Prevalence
 from rightloss.boosting import InformationGainObjective
 from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
 from rightloss.calibration.auto import cross_fitted, expected_gain
+from rightloss.calibration.fit_with_shrinkage import fit_slopes, maximise
 from rightloss.calibration.held_out import HeldOut
-from rightloss.calibration.model import fit_slopes, maximise
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 
