@@ -69,7 +69,7 @@ class Scores:
         log_p = test[np.arange(len(test)), self.test_rows.labels]
         likelihood, mean = (expected_gain(each, self.test_rows, pi)[0] for each in (log_p, np.exp(test[:, -1])))
         ranks = auc(test[:, -1] - logsumexp(test[:, :-1], axis=1), self.test_rows.labels)
-        figures = {
+        figures: dict[str, Any] = {
             "likelihood": likelihood,
             "auc": ranks,
             "mean": mean,
