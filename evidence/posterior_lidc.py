@@ -10,7 +10,7 @@ part chooses the scale.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -45,7 +45,6 @@ from rightloss.study.training.candidates import Candidate, Model, score, take_st
 
 from .engine import OUT, Comparison
 from .pages import axes, table
-from .resampled import limits, weights_of, words
 
 FOLDS, TESTED, RESAMPLES = 10, {"features": 5, "slabs": 3}, 1000
 PREVALENCES = {"features": (0.001,), "slabs": (0.001, 0.3)}
@@ -70,9 +69,9 @@ class Cell(NamedTuple):
     loss: str
 
 
-def cells(data: str, quick: bool) -> Iterator[Cell]:
+def cells(data: str) -> Iterator[Cell]:
     losses = LOSSES if data == "features" else (DEFAULT, PUBLISHED, WEIGHTED)
-    yield from (Cell(data, *each) for each in product(PREVALENCES[data], range(1 if quick else TESTED[data]), losses))
+    yield from (Cell(data, *each) for each in product(PREVALENCES[data], range(TESTED[data]), losses))
 
 
 def run(cell: Cell) -> list[dict[str, Any]]:
@@ -184,6 +183,28 @@ def net_features(data: str, run: RunConfig) -> np.ndarray:
     with torch.no_grad():
         blocks = torch.arange(len(batches.target)).split(64)
         return torch.cat([net.features(batches.fixed(block).inputs.features) for block in blocks]).numpy()
+
+
+# Figures with 95 % intervals: arrays whose first value is of all patients, the others of resamples.
+
+
+def weights_of(patients: Sequence[object] | np.ndarray, number: int) -> np.ndarray:
+    """Return `(1 + number, n)`: how often each row counts, once in the first, then as often as its patient was drawn."""
+    people, own = np.unique(np.asarray(patients), return_inverse=True)
+    drawn = np.random.default_rng(0).multinomial(len(people), np.full(len(people), 1 / len(people)), number)
+    return np.concatenate([np.ones((1, len(own)), dtype=drawn.dtype), drawn[:, own]])
+
+
+def limits(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.nanquantile(values[1:], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def words(values: np.ndarray, digits: int = 3, sign: str = "") -> str:
+    """Return a figure with its interval; of a difference (`sign` is "+") with * if the interval excludes 0."""
+    low, high = limits(values)
+    star = " *" if sign and low * high > 0 else ""
+    return f"{values[0]:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]{star}"
 
 
 class Part:
