@@ -68,11 +68,6 @@ class Scores:
         """The rounding error of the predictions' dtype."""
         return float(np.finfo(self.sample.log_probs.dtype).eps)
 
-    @property
-    def to_bin(self) -> Array:
-        """Return the probabilities plus their rounding error, so that a value at an edge is in the bin above it."""
-        return self.probability + 2 * self.rounding
-
     def cuts(self, thresholds: Array) -> Array:
         """Return thresholds on the log-odds from ones on the probability, lowered so that a tie up to rounding is above."""
         odds = logit(thresholds)
@@ -148,15 +143,20 @@ def scores(
 
 
 def with_limits(
-    formula: Callable[..., Array], counts: Counts, prevalence: Prevalence, positive: int, level: float, generator: Any
-) -> tuple[Array, Array, Array]:
-    """Return a curve from the fractions of two sides, with pointwise limits: value, low and high `(c,)`.
+    formulas: Callable[..., dict[str, Array]],
+    counts: Counts,
+    prevalence: Prevalence,
+    positive: int,
+    level: float,
+    generator: Any,
+) -> dict[str, tuple[Array, Array, Array]]:
+    """Return curves by name from the fractions of two sides, with pointwise limits: value, low and high of each `(c,)`.
 
     The limits are quantiles of draws of the fractions, and of an uncertain π, widened to include the value, because a fraction
     of 0 or 1 is not a quantile.
 
     Args:
-        formula: fractions of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
+        formulas: fractions of the positive class and of the rest, and π of the class `(…, 1)`, → each curve `(…, c)`.
         counts: examples of each class.
         prevalence: π.
         positive: the class.
@@ -164,10 +164,13 @@ def with_limits(
         generator: random numbers for the draws.
     """
     mix, mixes = prevalence.population, prevalence.sample(_DRAWS, generator)
-    value = formula(*against_rest(counts.shares, mix, positive), mix[[positive]])
-    draws = formula(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
-    low, high = np.quantile(draws, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
-    return value, np.fmin(low, value), np.fmax(high, value)
+    values = formulas(*against_rest(counts.shares, mix, positive), mix[[positive]])
+    draws = formulas(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
+    found = {}
+    for name, value in values.items():
+        low, high = np.quantile(draws[name], [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
+        found[name] = (value, np.fmin(low, value), np.fmax(high, value))
+    return found
 
 
 def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
