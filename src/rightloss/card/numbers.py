@@ -16,7 +16,7 @@ from scipy.stats import t as student_t
 
 from ..arrays import random_generator
 from ..metrics.curves import roc_curve
-from ..metrics.one_vs_rest import Array, Counts, Scores, scores, with_limits
+from ..metrics.one_vs_rest import Array, Counts, Scores, scores
 from ..metrics.predictive_values import OperatingPoint, decision_curve, figures_at, operating_point
 from ..metrics.smooth_calibration import smooth_calibration_curve
 from ..prevalence import Prevalence
@@ -94,7 +94,7 @@ def moving(seen: Scores, question: Question, level: float) -> Plain:
     parts = [seen.called_from(seen.cuts(cuts[start : start + size])) for start in range(0, len(cuts), size)]
     found, worth = (np.concatenate([getattr(part, name) for part in parts]) for name in ("found", "worth"))
     counts = Counts(found, seen.sample.totals, worth)
-    limits = with_limits(per_person, counts, question.prevalence, seen.positive, level, random_generator(None))
+    limits = seen.with_limits(per_person, counts, level, random_generator(None))
     listed = {NAMES.get(name, name): [[_short(x) for x in row.tolist()] for row in three] for name, three in limits.items()}
     lowest = min(-5, math.floor(math.log10(question.rate)))
     rates = sorted({*round_shares(lowest), *(each for each in _HIGH if question.rate > 0.5), question.rate})
@@ -145,7 +145,7 @@ def at_prevalences(seen: Scores, at: Plain, question: Question, level: float) ->
         each = figures_at(tpr, fpr, np.where(grid == rate, pi, grid), people)
         return {NAMES[name]: each[name] for name in ("ppv", "npv", "alarms", "found", "missed")}
 
-    limits = with_limits(shown, counts, question.prevalence, seen.positive, level, random_generator(None))
+    limits = seen.with_limits(shown, counts, level, random_generator(None))
     rows = []
     for number, pi in enumerate(grid.tolist()):
         row = {"prevalence": pi, "people": people, "helps": helps(at, pi, question.weight)}

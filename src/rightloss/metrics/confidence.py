@@ -185,16 +185,13 @@ def influences(models: Sequence[EvaluationInputs], keys: Sequence[Key]) -> tuple
     """
     gradients = [_Gradients(model, keys) for model in models]
     sums = [InfluenceSum(models[0].design) for _ in keys]
-    ranked = {number: each["areas"].tobytes() for number, each in enumerate(gradients[0].each) if "areas" in each}
-    same_areas = {gradient: number for number, gradient in ranked.items()}  # with two classes both areas are one
+    ranked = {number for number, each in enumerate(gradients[0].each) if "areas" in each}
     for same in zip(*(blocks(model.sample, model.spec) for model in models), strict=True):
         added = reduce(np.subtract, [each.of_block(block) for each, block in zip(gradients, same, strict=True)])
-        for number in set(range(len(keys))) - ranked.keys():
+        for number in set(range(len(keys))) - ranked:
             sums[number].add(same[0].entries, added[number])
-    for number in same_areas.values():
+    for number in ranked:
         sums[number].add(slice(None), reduce(np.subtract, [each.of_areas(number) for each in gradients]))
-    for number, gradient in ranked.items():
-        sums[number] = sums[same_areas[gradient]]
     classes = {key: sorted(set().union(*(each.classes(number) for each in gradients))) for number, key in enumerate(keys)}
     return {key: each.summary() for key, each in zip(keys, sums, strict=True)}, classes
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import array_of, checked_choice, checked_int, checked_level, random_generator
 from .intervals import normal_interval, unseen_share
-from .one_vs_rest import Array, Scores, positive_class, scores, with_limits
+from .one_vs_rest import Array, Scores, positive_class, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 
@@ -249,7 +249,7 @@ def reliability_curve(
         return {"observed": pi * own / (pi * own + (1 - pi) * rest)}
 
     counts = found.in_bins(index, len(weight))
-    limits = with_limits(observed, counts, found.sample.prevalence, found.positive, level, stream)
+    limits = found.with_limits(observed, counts, level, stream)
     return ReliabilityCurve(predicted, *limits["observed"], weight, found.rate, level, found.positive)
 
 

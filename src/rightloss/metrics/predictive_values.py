@@ -18,7 +18,7 @@ from ..arrays import checked_level, checked_number, random_generator
 from ..prevalence import Prevalence, without_estimate
 from .decisions import threshold_log_odds
 from .figures import Figure
-from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
+from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of
 from .sample import IGNORED, Mix, Numbers, Predictions, as_prevalence, refuse_findings
 
 
@@ -218,7 +218,7 @@ def predictive_value_curve(
     def both(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
         return dict(zip(("ppv", "npv"), predictive_values(tpr, fpr, grid if at is None else pi), strict=True))
 
-    limits = with_limits(both, counts, population, found.positive, level, stream)
+    limits = found.with_limits(both, counts, level, stream, at=population)
     values = []
     for value, low, high in limits.values():
         values += [value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)]
@@ -274,7 +274,7 @@ def decision_curve(
     def net_benefit(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
         return {"net_benefit": pi * tpr - (1 - pi) * fpr * cost}
 
-    limits = with_limits(net_benefit, counts, found.sample.prevalence, found.positive, level, stream)
+    limits = found.with_limits(net_benefit, counts, level, stream)
     everybody = found.rate - (1 - found.rate) * cost
     return DecisionCurve(grid, *limits["net_benefit"], everybody, found.rate, level, found.positive)
 
@@ -339,8 +339,7 @@ def operating_point(
         threshold_log_odds(threshold)
     cut = float(_threshold_for(seen, recall, specificity, alarms, people) if threshold is None else threshold)
     counts = seen.called_from(seen.cuts(np.array([cut])))
-    formulas = partial(figures_at, people=people)
-    limits = with_limits(formulas, counts, seen.sample.prevalence, seen.positive, level, stream)
+    limits = seen.with_limits(partial(figures_at, people=people), counts, level, stream)
     figures = {name: _figure(name, *(each.item() for each in three)) for name, three in limits.items()}
     return OperatingPoint(cut, **figures, people=people, prevalence=seen.rate, level=level, positive=seen.positive)
 
