@@ -218,12 +218,12 @@ def predictive_value_curve(
     def both(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
         return dict(zip(("ppv", "npv"), predictive_values(tpr, fpr, grid if at is None else pi), strict=True))
 
-    limits = found.with_limits(both, counts, level, stream, at=population)
-    values = []
-    for value, low, high in limits.values():
-        values += [value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)]
+    limits = {
+        name: (value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high))
+        for name, (value, low, high) in found.with_limits(both, counts, level, stream, at=population).items()
+    }
     own, right, where = (np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
-    return PredictiveValueCurve(grid, *values, own, right, where, level, found.positive)
+    return PredictiveValueCurve(grid, *limits["ppv"], *limits["npv"], own, right, where, level, found.positive)
 
 
 def decision_curve(
