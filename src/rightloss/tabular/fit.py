@@ -20,8 +20,8 @@ from sklearn.base import clone
 from ..arrays import checked_number
 from ..calibration import Calibration, fit_mean
 from ..calibration.auto import choose_correction, clearly_best, corrections, expected_gain, score
+from ..calibration.fit_with_shrinkage import checked_kind, fit_slopes
 from ..calibration.held_out import HeldOut
-from ..calibration.model import checked_kind, fit_slopes
 from ..metrics import evaluate
 from ..predictive import retarget
 from ..prevalence import Prevalence
