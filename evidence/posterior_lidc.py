@@ -35,9 +35,11 @@ from rightloss.inference import (
     sghmc,
     variational,
 )
+from rightloss.lidc import NoduleSet
 from rightloss.lidc.splits import Parts
+from rightloss.study import datasets
 from rightloss.study.config import CONTOURS, RunConfig, StudyConfig
-from rightloss.study.datasets import StudyData, source_of, study_data, study_images
+from rightloss.study.datasets import source_of, study_data, study_images
 from rightloss.study.training.batches import Batches, stream
 from rightloss.study.training.candidates import Candidate, Model, score, take_step
 
@@ -94,7 +96,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
             logits[column, number] = log_probs[:, 1] - log_probs[:, 0]
             r_hat[number] = posterior.record.get("predictions", {}).get("r_hat", r_hat[number])
     frames = [pd.DataFrame(each.T, columns=LOGITS).assign(method=name) for name, each in zip(methods, logits, strict=True)]
-    who = np.unique(nodules(data).patients, return_inverse=True)[1][asked]
+    who = np.unique(np.asarray(nodules(data).patients), return_inverse=True)[1][asked]
     about = {"label": y[asked].numpy(), "patient": who, "test": np.arange(len(asked)) >= len(parts.valid)}
     found = pd.concat([frame.assign(**about) for frame in frames])
     return found.assign(**dict(zip(R_HATS, r_hat, strict=True))).to_dict("records")
@@ -144,12 +146,12 @@ def config_of(data: str) -> StudyConfig:
 
 
 @cache
-def nodules(data: str) -> StudyData:
+def nodules(data: str) -> NoduleSet:
     return study_data(config_of(data).sources[0], "binary")
 
 
 def parts_of(data: str, fold: int) -> Parts:
-    return nodules(data).parts(fold, FOLDS)
+    return datasets.parts_of(nodules(data), fold, FOLDS)
 
 
 @cache

@@ -36,8 +36,9 @@ from rightloss.study.report.figures import Drawing, panels_of, prevalence_figure
 from rightloss.study.report.page import command
 from rightloss.study.report.tables import tables
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
-from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellPair
+
+from .across_studies import by_claim, checks_across
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "docs" / "results"
@@ -283,7 +284,7 @@ def starts_picture(summary: Summary, population: float) -> Picture:
     axes[0].invert_yaxis()
     label = f"expected loss at π = {population:g}, relative to always answering π (log scale; left is better, 1 is no better)"
     picture.supxlabel(label, fontsize=9)
-    handles = [plt.Line2D([], [], color=COLOURS[loss], marker="o", ls="", label=wording.SHORT_LOSSES[loss]) for loss in losses]
+    handles = [plt.Line2D([], [], color=COLOURS[loss], marker="o", ls="", label=METHODS[loss].short) for loss in losses]
     for start, face in (("started at π", "#555555"), ("started at ½", "white")):
         handles.append(plt.Line2D([], [], color="#555555", marker="o", ls="", mfc=face, label=start))
     picture.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
@@ -359,7 +360,8 @@ def write_pages(studies: Sequence[Study]) -> None:
 def _renamed(text: str) -> str:
     """Return the text with names of data sets in words, except in commands and links."""
     for name, words in SOURCES.items():
-        text = re.sub(rf"(?<![\w/-]){name}(?![\w.-])", words, text) if name != "contours" else text
+        shown = name.replace("_", r"\\?_")  # Markdown escapes it
+        text = re.sub(rf"(?<![\w/-]){shown}(?![\w.-])", words, text) if name != "contours" else text
     return text
 
 

@@ -140,7 +140,7 @@ def fit_table(
     if report.errors:
         raise ValueError(" ".join(each.message for each in report.errors))
     found = labels_of(frame[target], positive)
-    prevalence = population_of(stated, found)
+    prevalence = population_of(stated, found.classes, found.shares)
     prevalence = Prevalence.unknown(len(found.classes), prevalence.sampling) if is_unknown(population) else prevalence
     labelled = found.codes >= 0
     frame = frame if labelled.all() else frame.loc[labelled]
