@@ -115,7 +115,9 @@ def test_figures_are_those_of_scikit_learn_and_plain_formulas() -> None:
 
 @pytest.mark.long
 def test_flagging_helps_where_its_net_benefit_is_above_that_of_nobody_and_everybody() -> None:
-    made = of_vendor(3000, 0.02, from_=0.5, threshold=0.03).data["answers"][0]
+    whole = of_vendor(3000, 0.02, from_=0.5, threshold=0.03)
+    assert "In between, the intervals leave it open." in whole.html()
+    made = whole.data["answers"][0]
     tpr, fpr = made["figures"]["sensitivity"]["value"], 1 - made["figures"]["specificity"]["value"]
 
     def benefit(pi: float, sensitivity: float, alarms: float) -> float:

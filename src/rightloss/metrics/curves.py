@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import array_of, checked_choice, checked_int, checked_level, random_generator
 from .intervals import normal_interval, unseen_share
-from .one_vs_rest import Array, Scores, positive_class, scores, with_limits
+from .one_vs_rest import Array, Scores, positive_class, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 
@@ -172,11 +172,7 @@ def roc_curve(
 
 
 def precision_recall_curve(
-    log_probs: Predictions,
-    target: Numbers,
-    prevalence: Mix,
-    positive: int | None = None,
-    ignore_index: int = IGNORED,
+    log_probs: Predictions, target: Numbers, prevalence: Mix, positive: int | None = None, ignore_index: int = IGNORED
 ) -> PrecisionRecallCurve:
     """Return precision at π, `π TPR / (π TPR + (1 − π) FPR)`, and recall, over all thresholds.
 
@@ -211,7 +207,6 @@ def reliability_curve(
     prevalence: Mix,
     bins: int = 15,
     positive: int | None = None,
-    width: Literal["equal-mass", "equal-width"] = "equal-mass",
     level: float = 0.95,
     generator: Any = None,
     groups: Numbers | None = None,
@@ -226,10 +221,8 @@ def reliability_curve(
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        bins: the number of bins.
+        bins: the number of bins, each with the same fraction of the population as far as ties allow.
         positive: the class; 1 where there are two.
-        width: "equal-mass", the same fraction of the population in each bin as far as ties allow, or "equal-width"; a
-            probability at an edge is in the upper bin.
         level: coverage of the limits.
         generator: random numbers for the limits; with a fixed seed by default.
         groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
@@ -244,22 +237,20 @@ def reliability_curve(
         ([0.1, 0.8], [0.143, 0.333])
     """
     level, bins, stream = checked_level(level), checked_int(bins, "bins", 1), random_generator(generator)
-    even = checked_choice(width, "width", ("equal-mass", "equal-width")) == "equal-mass"
     found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
     weights = found.sample.population_weights
     mass = np.bincount(found.place, weights)
-    # of lower predictions, plus half of that of equal ones
-    share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
+    share = (mass.cumsum() - mass / 2)[found.place]  # of lower predictions, plus half of that of equal ones
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
     weight: Array = np.bincount(index, weights).astype(np.float64)
     predicted = np.bincount(index, weights * found.probability) / weight
 
-    def observed(own: Array, rest: Array, pi: Array) -> Array:
-        return pi * own / (pi * own + (1 - pi) * rest)
+    def observed(own: Array, rest: Array, pi: Array) -> dict[str, Array]:
+        return {"observed": pi * own / (pi * own + (1 - pi) * rest)}
 
     counts = found.in_bins(index, len(weight))
-    values = with_limits(observed, counts, found.sample.prevalence, found.positive, level, stream)
-    return ReliabilityCurve(predicted, *values, weight, found.rate, level, found.positive)
+    limits = found.with_limits(observed, counts, level, stream)
+    return ReliabilityCurve(predicted, *limits["observed"], weight, found.rate, level, found.positive)
 
 
 def probability_histogram(
@@ -293,7 +284,8 @@ def probability_histogram(
     sample = labelled_sample(log_probs, target, None, ignore_index=ignore_index)
     sample.require_every_class("a histogram by class")
     found = Scores(sample, positive_class(positive, sample.num_classes))
-    values = found.to_bin if scale == "probability" else found.odds
+    # plus the rounding error, so that a value at an edge is in the bin above it
+    values = found.probability + 2 * found.rounding if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     return ProbabilityHistogram(edges, found.in_bins(index, len(edges) - 1).shares.T, scale, found.positive)
