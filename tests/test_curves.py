@@ -149,15 +149,6 @@ class TestHistogram:
             assert np.abs(found.share[c] * len(own) - count).max() <= edge
         np.testing.assert_allclose(found.share.sum(1), 1, rtol=1e-12)
 
-    @pytest.mark.parametrize(("k", "dtype"), [(2, np.float64), (3, np.float32)])
-    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(self, k: int, dtype: Any) -> None:
-        for bins in (10, 20, 100):
-            p = np.arange(bins) / bins
-            with np.errstate(divide="ignore"):
-                given = np.log(np.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1)).astype(dtype)
-            shares = probability_histogram(given, np.arange(bins) % k, bins, positive=1).share
-            assert bool(((shares > 0).sum(0) == 1).all())
-
     def test_what_lies_outside_the_edges_counts_to_the_outermost_bin(self) -> None:
         log_probs = np.array([[0.0, -math.inf], [-math.inf, 0.0], [math.log(0.5)] * 2, [math.log(0.5)] * 2])
         found = probability_histogram(log_probs, [0, 1, 0, 1], [-1.0, -0.5, 0.5, 1.0], scale="log-odds")
@@ -173,16 +164,27 @@ class TestHistogram:
 
 
 class TestReliabilityCurve:
-    def test_is_that_of_scikit_learn_on_repeated_rows(self) -> None:
+    def test_of_equal_width_is_that_of_scikit_learn_on_repeated_rows(self) -> None:
         log_probs, labels = predictions(400, 2, 1)
         n0, n1 = (int((labels == c).sum()) for c in (0, 1))
-        found = reliability_curve(log_probs, labels, n1 / (n1 + 3 * n0), bins=10)
+        found = reliability_curve(log_probs, labels, n1 / (n1 + 3 * n0), bins=10, width="equal-width")
         repeated = np.where(labels == 0, 3, 1)
         p, y = np.repeat(np.exp(log_probs[:, 1]), repeated), np.repeat(labels, repeated)
-        observed, predicted = calibration_curve(y, p, n_bins=10, strategy="quantile")
-        # rows at the edge of a bin are in one of the two
-        np.testing.assert_allclose(found.observed, observed, atol=0.02)
-        np.testing.assert_allclose(found.predicted, predicted, atol=0.005)
+        observed, predicted = calibration_curve(y, p, n_bins=10)
+        np.testing.assert_allclose(found.observed, observed, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.predicted, predicted, rtol=1e-9)
+
+    @pytest.mark.parametrize(("k", "dtype"), [(2, np.float64), (3, np.float32)])
+    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(self, k: int, dtype: Any) -> None:
+        for bins in (10, 20, 100):
+            p = np.arange(bins) / bins
+            with np.errstate(divide="ignore"):
+                given = np.log(np.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1)).astype(dtype)
+            labels = np.arange(bins) % k
+            found = reliability_curve(given, labels, population(k), bins=bins, positive=1, width="equal-width")
+            np.testing.assert_allclose(found.predicted, p, atol=1e-6)
+            shares = probability_histogram(given, labels, bins, positive=1).share
+            assert bool(((shares > 0).sum(0) == 1).all())
 
     @pytest.mark.parametrize("k", [2, 4])
     def test_bins_of_equal_mass_make_up_the_population(self, k: int) -> None:
@@ -240,6 +242,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a level in per cent": (lambda: roc_curve(P, Y, level=95), "`level` .*but got 95"),
     "no bins": (lambda: reliability_curve(P, Y, 0.1, bins=0), "`bins` .*at least 1, but got 0"),
+    "another width": (lambda: reliability_curve(P, Y, 0.1, width="equal"), "equal-mass.*but got 'equal'"),  # type: ignore[arg-type]
     "another scale": (lambda: probability_histogram(P, Y, scale="odds"), "log-odds.*but got 'odds'"),  # type: ignore[arg-type]
     "a rule for bins": (lambda: probability_histogram(P, Y, "auto"), "`bins` to be numbers, but got str"),
     "falling edges": (lambda: probability_histogram(P, Y, [1.0, 0.0]), "rising edges, but got"),

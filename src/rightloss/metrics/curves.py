@@ -207,6 +207,7 @@ def reliability_curve(
     prevalence: Mix,
     bins: int = 15,
     positive: int | None = None,
+    width: Literal["equal-mass", "equal-width"] = "equal-mass",
     level: float = 0.95,
     generator: Any = None,
     groups: Numbers | None = None,
@@ -221,8 +222,10 @@ def reliability_curve(
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        bins: the number of bins, each with the same fraction of the population as far as ties allow.
+        bins: the number of bins.
         positive: the class; 1 where there are two.
+        width: "equal-mass", the same fraction of the population in each bin as far as ties allow, or "equal-width"; a
+            probability at an edge is in the upper bin.
         level: coverage of the limits.
         generator: random numbers for the limits; with a fixed seed by default.
         groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
@@ -237,10 +240,12 @@ def reliability_curve(
         ([0.1, 0.8], [0.143, 0.333])
     """
     level, bins, stream = checked_level(level), checked_int(bins, "bins", 1), random_generator(generator)
+    even = checked_choice(width, "width", ("equal-mass", "equal-width")) == "equal-mass"
     found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
     weights = found.sample.population_weights
     mass = np.bincount(found.place, weights)
-    share = (mass.cumsum() - mass / 2)[found.place]  # of lower predictions, plus half of that of equal ones
+    # of lower predictions, plus half of that of equal ones
+    share = (mass.cumsum() - mass / 2)[found.place] if even else _to_bin(found)
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
     weight: Array = np.bincount(index, weights).astype(np.float64)
     predicted = np.bincount(index, weights * found.probability) / weight
@@ -284,8 +289,7 @@ def probability_histogram(
     sample = labelled_sample(log_probs, target, None, ignore_index=ignore_index)
     sample.require_every_class("a histogram by class")
     found = Scores(sample, positive_class(positive, sample.num_classes))
-    # plus the rounding error, so that a value at an edge is in the bin above it
-    values = found.probability + 2 * found.rounding if scale == "probability" else found.odds
+    values = _to_bin(found) if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     return ProbabilityHistogram(edges, found.in_bins(index, len(edges) - 1).shares.T, scale, found.positive)
@@ -329,3 +333,8 @@ def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")
     return edges
+
+
+def _to_bin(found: Scores) -> Array:
+    """Return the probabilities plus their rounding error, so that one at an edge is in the bin above it."""
+    return found.probability + 2 * found.rounding
