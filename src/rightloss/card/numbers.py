@@ -34,6 +34,7 @@ NAMES = {
 COUNTED = ("flagged", "found", "false_alarms", "missed", "rest")
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 0.999)
 _TABLE = tuple(float(f"{each}e{power}") for power in range(-7, 0) for each in (1, 2, 5))
+_MOST_CURVED = 500_000  # rows of a class for the calibration curve
 _MOST_COUNTED = 1 << 24  # groups × thresholds counted at a time
 _CLOSE = 1.25  # a calibration within this factor is close enough
 _FEW = 10  # examples of a class
@@ -197,12 +198,24 @@ def calibration(seen: Scores, question: Question, log_probs: np.ndarray, groups:
     """Return the mean prediction over π, a smooth curve, and whether the predictions are calibrated."""
     ratio = mean_over_observed(seen, np.ones(len(seen.odds), bool), level)
     found: Plain = {"ratio": ratio, "mean_prediction": ratio["value"] * question.rate}
-    options: Plain = {"positive": question.positive, "level": level, "groups": groups}
+    some = _some_of_each(question.target, log_probs.shape[1])
+    clusters = None if groups is None else np.asarray(groups)[some]
+    options: Plain = {"positive": question.positive, "level": level, "groups": clusters}
     try:
-        curve = smooth_calibration_curve(log_probs, question.target, question.certain, **options)
+        curve = smooth_calibration_curve(log_probs[some], question.target[some], question.certain, **options)
     except ValueError as error:
         return found | {"curve": None, "reason": str(error), "slope": figure(math.nan, reason=str(error))}
     return found | {"curve": _listed(curve, "predicted", "observed", "low", "high"), "ici": float(curve.ici)}
+
+
+def _some_of_each(labels: Array, num_classes: int) -> Any:
+    """Return the places of all rows, or of `_MOST_CURVED` of each class that has more, if there are many."""
+    if len(labels) <= 2 * _MOST_CURVED:
+        return slice(None)
+    stream, each = np.random.default_rng(0), [np.flatnonzero(labels == c) for c in range(num_classes)]
+    return np.sort(
+        np.concatenate([own if len(own) <= _MOST_CURVED else stream.choice(own, _MOST_CURVED, False) for own in each])
+    )
 
 
 def mean_over_observed(seen: Scores, inside: np.ndarray, level: float) -> Plain:
