@@ -98,7 +98,8 @@ def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck
             f"AUC, raw: bayesIG {printed[PUBLISHED]:g}, wLoss {printed[WEIGHTED]:g}",
             f"rebalanced minus raw {wording.difference(found)}",
         )
-        yield replace(check, where=", ".join(dict.fromkeys([wording.source(key.data), check.where])))
+        source = wording.source(key.data)
+        yield check if source in check.where else replace(check, where=f"{source}, {check.where}")
 
 
 def _minus(one: Figure, other: Figure) -> Figure:

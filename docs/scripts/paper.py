@@ -174,7 +174,7 @@ def checks_table(checks: Sequence[tuple[str, PaperCheck]]) -> str:
         for place, check in own:
             lines.append([claim, place, check.paper or "–", check.ours, f"**{check.verdict}**"])
             claim = ""
-    return markdown_rows(lines) + "\n"
+    return markdown_rows([[cell.replace("|", "\\|") for cell in line] for line in lines]) + "\n"
 
 
 # Every loss from both starts.
