@@ -148,17 +148,6 @@ def test_the_users_model_and_random_numbers_are_unchanged_and_draws_have_the_wei
     torch.testing.assert_close(found[0].model.state_dict()["0.weight"], model[0].weight)
 
 
-@pytest.mark.long
-def test_a_seed_gives_the_same_chains_and_another_others() -> None:
-    first, again, other = (
-        by_chain(sampled(PROBLEM.target(), PROBLEM.data, seed=seed, **SHORT | {"chains": 2})) for seed in (3, 3, 4)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert not torch.equal(first[0], first[1])
-    assert first.shape == (2, 4, 2)
-
-
 def test_a_start_may_be_weights_or_a_posterior_even_one_without_spread() -> None:
     target = PROBLEM.target()
     at, spread = torch.tensor([5.0, -3.0]).double(), torch.tensor([0.1, 0.3]).double()

@@ -179,22 +179,6 @@ def test_sghmc_finds_the_posterior_of_a_logistic_regression_by_minibatches() -> 
 
 
 @pytest.mark.long
-def test_seeds_reproduce_and_the_users_model_is_unchanged() -> None:
-    problem = Logistic(1)
-    target = problem.target(marginal=rl.RunningMarginal())
-    options: dict[str, Any] = dict(chains=2, steps=60, warmup=0, thin=20, batch_size=50, start=target.parameters())
-    weights, state = target.parameters(), torch.get_rng_state()
-    target.model.train()
-    draws = [sghmc(target, problem.data, seed=seed, **options).distribution for seed in (1, 1, 2)]
-    first, again, other = (each.draws for each in draws if isinstance(each, Particles))
-    torch.testing.assert_close(first, again, rtol=0, atol=0)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(target.parameters(), weights, rtol=0, atol=0)
-    assert target.model.training
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("method", [sghmc, sgld])
 @unchecked_types()
 def test_one_chain_of_a_net_with_moving_averages_runs(method: Callable[..., Posterior]) -> None:

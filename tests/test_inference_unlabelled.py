@@ -16,14 +16,11 @@ from small_targets import FEATURES, NUM_DATA, REFERENCES, Small, posterior_by_ha
 from torch import Tensor, nn
 from torch.autograd.functional import hessian as plain_hessian
 from torch.func import grad
-from torch.utils.data import DataLoader, TensorDataset
 
 import rightloss as rl
 from rightloss import inference
 from rightloss.inference.distributions import Layout
 from rightloss.inference.fisher import fisher_information, hessian, likelihood_terms
-from rightloss.inference.minibatches import Minibatches, UnlabelledRows
-from rightloss.inference.sgmcmc import ChainGradients, Underdamped, gradient_noise, heat
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9
@@ -110,15 +107,6 @@ class TestTarget:
             assert target.unlabelled is None
             assert torch.equal(target(params, batch)[0], plain)
 
-    def test_some_of_the_rows_stand_for_all(self) -> None:
-        """Without a marginal the likelihood is a sum over rows, so the mean over parts of one size is that of all."""
-        small, others = Small(), rows()
-        target, (x, y) = small.target(unlabelled=others, loss=rl.LogitAdjustedLoss), small.batch()
-        params = random_weights(target)
-        parts = torch.stack([target(params, (x, y, some))[0] for some in others.split(3)])
-        torch.testing.assert_close(parts.mean(), target(params, (x, y))[0])
-        assert float(parts.std()) > 0.01
-
     def test_where_r_is_the_population_the_rows_are_the_pool(self) -> None:
         small, others = Small(), rows()
         pi, (x, y) = small.prevalence.population, small.batch()
@@ -146,16 +134,16 @@ class TestTarget:
 
     @pytest.mark.parametrize(
         ("kind", "own", "size"),
-        [("soft", True, ()), ("dense", True, (2, 7)), ("dense", False, (2, 7)), ("dense", False, (4, 1))],
+        [("soft", True, ()), ("dense", False, (2, 7)), ("dense", True, (4, 1))],
     )
     def test_many_weights_are_evaluated_as_one_by_one(self, kind: str, own: bool, size: tuple[int, ...]) -> None:
-        """Each with rows of its `own`, or with the same; maps of another size go through the model apart."""
+        """Each with a minibatch of its `own`, or with the same; maps of another size go through the model apart."""
         small = Small(kind=kind)
         r = REFERENCES["another"](small.prevalence)
         for options in ({"marginal": rl.BatchMarginal(), "reference": r}, {"loss": rl.LogitAdjustedLoss}):
             target = small.target(unlabelled=rows(kind, size=size), **options)
             params, pairs = random_weights(target, members=3), [small.batch(member) for member in range(3)]
-            each: Any = [(x, y, rows(kind, 5 + member)) for member, (x, y) in enumerate(pairs)] if own else [pairs[0]] * 3
+            each = pairs if own else [pairs[0]] * 3
             batch: Any = tuple(torch.stack(part) for part in zip(*each, strict=True)) if own else each[0]
             values, estimate = evaluate_many(target, params, batch, marginal_of_sets(target), shared=not own)
             loop = [target({n: v[m] for n, v in params.items()}, each[m])[0] for m in range(3)]
@@ -344,9 +332,9 @@ class TestMethods:
         assert_draws_are_near(inference.sghmc(target, POSITIVES, steps=400, chains=8, start=propagated, thin=3), moments, 0.05)
 
     @unchecked_types()
-    def test_minibatches_of_both_lead_every_method_to_the_same_posterior(self) -> None:
+    def test_minibatches_lead_every_method_to_the_same_posterior(self) -> None:
         mean, sd = exact("default")
-        target = logistic_target(start=mean + 0.1, unlabelled_batch_size=60)
+        target = logistic_target(start=mean + 0.1)
         mode = inference.map_estimate(target, PROBLEM.data, steps=60, lr=0.05, batch_size=None).distribution.mean
         found = inference.map_estimate(target, PROBLEM.data, steps=200, lr=0.02, batch_size=25).distribution.mean
         assert float(((found - mode) / sd).abs().max()) < 0.2
@@ -356,23 +344,6 @@ class TestMethods:
         chains = inference.sghmc(target, PROBLEM.data, steps=300, chains=8, start=start, thin=2, batch_size=25)
         assert_draws_are_near(chains, (mean, sd), 0.1)
 
-    def test_their_noise_is_measured_apart_from_that_of_the_labelled(self) -> None:
-        target = logistic_target(unlabelled_batch_size=60, loss=rl.LogitAdjustedLoss)
-        batches = Minibatches(PROBLEM.data, 20, generator(3), unlabelled=target.unlabelled)
-        gradients = ChainGradients(target, batches, 64)
-        weights = gradients.layout.flatten(target.parameters()).expand(64, -1)
-        found = gradient_noise(gradients, weights, torch.ones(2, dtype=torch.float64), pairs=16)
-        leaf = {name: value.requires_grad_() for name, value in target.parameters().items()}
-        (x, y), each = PROBLEM.data, []
-        for row in POOL.split(1):
-            slopes = torch.autograd.grad(60 * target(leaf, (x, y, row))[0], list(leaf.values()))
-            each.append(torch.cat([slope.flatten() for slope in slopes]))
-        torch.testing.assert_close(found[1], torch.stack(each).var(0, correction=0) / 60, rtol=0.15, atol=0)
-        assert float(found[0].min()) > 0
-        answer = Underdamped(1.0).response(0.3)
-        parts = heat(found[0], answer, 3.0) + heat(found[1], answer, 4.0)
-        torch.testing.assert_close(heat(found, answer, (3.0, 4.0)), parts)
-
 
 def test_a_posterior_of_positives_is_saved_and_read_again(tmp_path: Path) -> None:
     posterior = inference.map_estimate(logistic_target(PU), POSITIVES, steps=5)
@@ -380,24 +351,6 @@ def test_a_posterior_of_positives_is_saved_and_read_again(tmp_path: Path) -> Non
     again = inference.Posterior.load(tmp_path / "posterior.safetensors", PROBLEM.model(), rl.Bernoulli())
     assert again.prevalence == PU
     assert torch.equal(again.predict(POOL[:3]).log_probs, posterior.predict(POOL[:3]).log_probs)
-
-
-def test_minibatches_go_through_all_rows_in_an_order_of_their_own() -> None:
-    index, few = torch.arange(12.0)[:, None], UnlabelledRows(POOL, batch_size=4)
-    batches = Minibatches(
-        (torch.zeros(7, 1), torch.zeros(7).long()), 3, generator(1), unlabelled=UnlabelledRows(index, batch_size=4)
-    )
-    seen = torch.cat([batches.next()[-1] for _ in range(3)])
-    assert sorted(seen.flatten().tolist()) == list(range(12)) != seen.flatten().tolist()
-    assert batches.next_each(5)[-1].shape == (5, 4, 1)
-    assert batches.epoch == (7 / 3, 3.0)
-    assert not batches.at_once
-    # with all data in a step, all rows are in it
-    assert len(Minibatches(PROBLEM.data, None, unlabelled=few).next()) == 2
-    assert len(Minibatches(PROBLEM.data, 20, unlabelled=UnlabelledRows(POOL)).next()) == 2
-    assert [len(each) for each in Minibatches(PROBLEM.data, 1000, unlabelled=few).next()] == [60, 60, 4]
-    loader = DataLoader(TensorDataset(*PROBLEM.data), batch_size=15)
-    assert [len(each) for each in Minibatches(loader, 1, unlabelled=few).next()] == [15, 15, 4]
 
 
 def network(*parts: nn.Module) -> nn.Sequential:
@@ -421,11 +374,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": rl.WeightedLoss}, "its likelihood cannot use them"),
     ({"loss": rl.LogLikelihoodLoss}, "its likelihood cannot use them"),
     ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
-    ({"unlabelled_batch_size": 0}, "unlabelled_batch_size"),
     ({"marginal": lambda model: rl.AuxiliaryMarginal(model)}, "no estimate for the unlabelled"),
     ({"marginal": lambda model: rl.PoolMarginal(model, [POOL])}, "no estimate for the unlabelled"),
     ({"reference": PI, "marginal": lambda model: rl.BatchMarginal()}, "no `marginal`"),
-    ({"reference": PI, "unlabelled_batch_size": 5}, "no `unlabelled_batch_size`"),
     ({"reference": PI, "pool": POOL}, "one of `pool` and `unlabelled`"),
     ({"prevalence": PU, "unlabelled": None}, "never labelled"),
     ({"prevalence": PU, "unlabelled_weight": 0.0}, "never labelled"),
@@ -451,8 +402,6 @@ def test_what_the_data_say_against_the_target_is_refused() -> None:
     x, y = PROBLEM.data
     mixed = torch.cat([POSITIVES[0], x[:1]]), torch.cat([POSITIVES[1], y[:1]])
     assert_refused(lambda: inference.map_estimate(logistic_target(PU), mixed), "prevalence.sampling")
-    plain = logistic_target(rows=None)
-    assert_refused(lambda: plain(plain.parameters(), (x, y, POOL)), "unlabelled=x_u")
 
 
 def test_an_unknown_prevalence_becomes_a_known_one_and_arrays_what_the_model_takes() -> None:
@@ -461,4 +410,4 @@ def test_an_unknown_prevalence_becomes_a_known_one_and_arrays_what_the_model_tak
     criterion(torch.randn(6, 2), torch.arange(6) % 2, unlabelled=torch.randn(9, 2))
     target = inference.log_posterior(nn.Linear(1, 2), unknown.retarget(criterion.population), unlabelled=POOL.numpy())
     assert target.unlabelled is not None
-    assert target.unlabelled.x.dtype == torch.float32
+    assert target.unlabelled.dtype == torch.float32

@@ -123,7 +123,7 @@ class DataLikelihood:
     def __init__(self, target: LogPosterior, params: Params, data: tuple[Tensor, Tensor]) -> None:
         assert target.num_data is not None
         self.target = target
-        self.rows = _Rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
+        self.rows = _Rows(target, params, *data, target.unlabelled)
         self.pool = self.rows if target.pool is None else _Rows(target, params, *target.pool)
         self.total = target.num_data * (1 + target.unlabelled_mass)
         importance, votes = self.rows.mix[1], self.rows.labels.counted_votes(self.rows.setting.reference)

@@ -140,7 +140,7 @@ def laplace_from(
 
         def searched() -> Expansion:
             found = _newton(expand, start) if search.batch_size is None and covariance == "full" else None
-            return expand(most_probable(target, data, search, one_draw(), None)) if found is None else found
+            return expand(most_probable(target, data, search, one_draw(), polish=True)) if found is None else found
 
         expansion, where = _at_mode(mode, target.parameters(), expand, searched)
         with in_mode(target.model, False):

@@ -37,12 +37,14 @@ def map_estimate(
     steps: int = 1000,
     batch_size: int | None = 128,
     lr: float = 1e-2,
-    polish: bool | None = None,
     seed: int = 0,
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
     """Return the mode of log p(w|X,Y), by Adam from the model's current weights; the learning rate decays as (1 − t/steps)².
+
+    If possible, L-BFGS continues to the exact mode: with all data in every step (`batch_size=None`) and nothing random, that is
+    no dropout, and p(y|w) that of the data or of a pool.
 
     The model is trained in training mode (dropout on, normalisation by minibatch). Moving averages are stored in the posterior;
     the given model is not changed.
@@ -53,8 +55,6 @@ def map_estimate(
         steps: number of steps of Adam.
         batch_size: labelled examples per step; None for all of them, and all unlabelled rows.
         lr: the initial learning rate.
-        polish: whether to continue with L-BFGS to the exact mode. None for if possible: all data in every step and nothing
-            random, that is no dropout, and p(y|w) that of the data or of a pool.
         seed: seed of the order of the data, and of dropout.
         device: the device to compute on; None for that of the model and the data.
         progress: whether to show a progress bar; None for only on a terminal.
@@ -74,7 +74,7 @@ def map_estimate(
         >>> round(float(posterior.predict(x).log_probs[:, 1].exp().mean()), 1)  # half of the rows are of class 1
         0.2
     """
-    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish)
+    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish=True)
 
 
 @inference_method
@@ -145,16 +145,20 @@ def most_probable(
     data: Data,
     search: Search,
     found: Found,
-    polish: bool | None = False,
+    polish: bool = False,
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
-    """Run `map_estimate`, from the weights `start` if given, and return the posterior made by `found`."""
+    """Run `map_estimate`, from the weights `start` if given, and return the posterior made by `found`.
+
+    With `polish` it continues with L-BFGS, if every step has the same log posterior.
+    """
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
+        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
-        polish = _polished(polish, target, batches)
+        follows = not (target.marginal is None or isinstance(target.marginal, BatchMarginal))
+        polish = polish and batches.at_once and not follows and not drops_out(target)
         weights = on_device({**target.parameters(), **(start or {})}, device)
         buffers = on_device(untrained_state(target), device)
         state, transient = {**weights, **buffers}, unsaved_buffers(target, device)
@@ -271,17 +275,6 @@ def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:
 def _copy(state: Params, copies: Params) -> None:
     for name, value in state.items():
         copies[name].copy_(value)
-
-
-def _polished(polish: bool | None, target: LogPosterior, batches: Minibatches) -> bool:
-    random = drops_out(target)
-    steady = target.marginal is None or isinstance(target.marginal, BatchMarginal)
-    if polish and (random or not steady or not batches.at_once):
-        raise ValueError(
-            "Expected the same log posterior in every step in order to polish its mode, but got minibatches, dropout, or a "
-            "marginal that follows: batch_size=None without them, or polish=False."
-        )
-    return steady and batches.at_once and not random if polish is None else polish
 
 
 def _polish(objective: Callable[[], Tensor], weights: Params, buffers: Params) -> None:

@@ -25,7 +25,7 @@ from ..tensors import in_mode, own_random
 from .diagnostics import judge_chains
 from .distributions import Layout, Particles, check_finite
 from .map import map_estimate, on_device, reset_marginal, thinned, untrained_state
-from .minibatches import Batch, Data, Device, Minibatches, steps_of
+from .minibatches import Data, Device, Minibatches, Pair, steps_of
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel, check_given
 from .priors import Params, positive_number
@@ -252,9 +252,7 @@ def run_chains(target: LogPosterior, data: Data, rule: Underdamped | Overdamped,
         raise ValueError(f"Expected classes for {rule.label}, but got a density: use `map_estimate` or `variational`.")
     start = _start(target, data, options)
     with own_random(options.seed) as generator, in_mode(target.model, False):
-        batches = Minibatches(
-            data, options.batch_size, generator, options.device, target.prevalence, target.model, target.unlabelled
-        )
+        batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
         posterior = _Run(ChainGradients(target, batches, options.chains, fixed), rule, options).go(weights)
@@ -392,7 +390,6 @@ _QUANTILE = 0.9  # fraction of the directions for which that must hold
 _HALVINGS = 12
 
 Response = Callable[[float], Tensor]
-Epoch = float | tuple[float | None, float] | None  # steps per epoch; of labelled and of unlabelled rows, if in parts
 
 
 class ChainGradients:
@@ -413,18 +410,11 @@ class ChainGradients:
         self.marginal = _marginal(target)
         self.last: Tensor | None = None
 
-    def batch(self) -> Batch:
+    def batch(self) -> Pair:
         """Return the data of one step: all data, or one minibatch for each chain."""
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
-    def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
-        """Return two minibatches for each chain, drawn with replacement, that differ in only one source of noise."""
-        one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
-        if len(one) == 2 or len(other) == 2:
-            return one, other
-        return one, (*one[:2], other[2]) if unlabelled else (*other[:2], one[2])
-
-    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
+    def at(self, weights: Float[Tensor, "c d"], batch: Pair) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
         """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
         leaf = weights.detach().requires_grad_()
         values, estimate = self._evaluate(leaf, batch)
@@ -446,7 +436,7 @@ class ChainGradients:
         self.last = weights
         return gradient, values
 
-    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, MinibatchEstimate | None]:
+    def _evaluate(self, weights: Tensor, batch: Pair) -> tuple[Tensor, MinibatchEstimate | None]:
         return evaluate_many(self.target, self._named(weights), batch, self.marginal, shared=self.batches.at_once)
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
@@ -493,22 +483,16 @@ def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Fl
 def gradient_noise(
     gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
 ) -> Tensor:
-    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
-
-    If the unlabelled rows are in parts as well, it is that of the labelled and of the unlabelled rows, (2, d).
-    """
+    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data."""
     if gradients.batches.at_once:
         return torch.zeros_like(scale)
-
-    def variance(unlabelled: bool) -> Tensor:
-        two = (gradients.any_two(unlabelled) for _ in range(pairs))
-        differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
-        return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
-
-    return variance(False) if gradients.batches.others is None else torch.stack([variance(False), variance(True)])
+    any_batch = partial(gradients.batches.any_each, gradients.chains)
+    two = ((any_batch(), any_batch()) for _ in range(pairs))
+    differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
+    return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
 
 
-def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoch: Epoch) -> Float[Tensor, " d"]:
+def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float | None) -> Float[Tensor, " d"]:
     """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
 
     A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
@@ -518,12 +502,10 @@ def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoc
     h_{j+M−1})²/(M E)) remains.
 
     Args:
-        noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
+        noise: Var ξ of independent minibatches.
         response: h.
-        epoch: E, of each source; None for independent minibatches.
+        epoch: E; None for independent minibatches.
     """
-    if isinstance(epoch, tuple):
-        return heat(noise[0], response, epoch[0]) + heat(noise[1], response, epoch[1])
     gain = response.square().sum()
     if epoch is not None:
         steps = int(epoch)
@@ -532,9 +514,7 @@ def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoc
     return noise * float(gain.clamp_min(0))
 
 
-def steady_lr(
-    noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
-) -> float:
+def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | None, largest: float, temperature: float) -> float:
     """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
     halved = (largest / 2**times for times in range(_HALVINGS))
     return next(

@@ -30,7 +30,7 @@ from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
 from ..tensors import in_mode, ordinary
 from .exact_mix import exact_gain
-from .minibatches import UnlabelledRows, checked_rows
+from .minibatches import Pair, checked_rows
 from .prediction import JointModel, inner
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 
@@ -73,7 +73,6 @@ def log_posterior(
     pool: Any = None,
     unlabelled: Any = None,
     unlabelled_weight: float | None = None,
-    unlabelled_batch_size: int | None = None,
     evidence: str | None = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form of the package `posteriors`:
@@ -109,9 +108,6 @@ def log_posterior(
             If r = π they are the `pool`. Every evaluation uses all of them.
         unlabelled_weight: λ, the weight of unlabelled relative to labelled rows in the likelihood. None for N_u/N, one count
             each.
-        unlabelled_batch_size: number of unlabelled rows per minibatch, drawn at random, for large pools; they represent all, at
-            the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still use all of
-            them.
         evidence: "exact" if π is known exactly, or, for an uncertain π, if nothing else is known about it: the gain is then
             taken at the mix r(w) that solves avg_n p_r(k|x_n,w) = r_k, over all data in every evaluation (see
             rightloss.inference.exact_mix). None for the prevalence's κ, where κ = 1 means that π is known as from N people
@@ -127,7 +123,7 @@ def log_posterior(
         >>> sorted(by_products)
         ['log_m', 'outputs']
         >>> more = log_posterior(model, rl.Prevalence.binary(0.1), num_data=8, unlabelled=torch.randn(100, 3))
-        >>> more.unlabelled.mass(8)  # λ
+        >>> more.unlabelled_mass  # λ
         12.5
     """
     if not isinstance(model, nn.Module):
@@ -159,16 +155,15 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
-    return LogPosterior(model, criterion, prior, num_data, pool, rows, exact=exact)
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, criterion, model, marginal)
+    return LogPosterior(model, criterion, prior, num_data, pool, rows, unlabelled_weight, exact=exact)
 
 
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
     """The log posterior of the weights: `target(params, batch)` → (estimate of log p(w|X,Y)/N from the batch, by-products).
 
-    Make it with `log_posterior`. A batch is `(x, y)`; with unlabelled rows also `(x, y, x_u)`, where x_u represents all of
-    them.
+    Make it with `log_posterior`. A batch is `(x, y)`.
 
     Attributes:
         model: the given model; called with other weights by `torch.func.functional_call`, in its current mode.
@@ -176,7 +171,8 @@ class LogPosterior:
         prior: weights by name → log p(w).
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
-        unlabelled: unlabelled rows, one more stream of the likelihood.
+        unlabelled: x of the unlabelled rows, one more stream of the likelihood.
+        unlabelled_weight: the given λ; None if each counts once.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
 
@@ -195,7 +191,8 @@ class LogPosterior:
     prior: Prior
     num_data: int | None = None
     pool: Pool | None = None
-    unlabelled: UnlabelledRows | None = None
+    unlabelled: Tensor | None = None
+    unlabelled_weight: float | None = None
     intercept: str | None = None
     exact: bool = False
 
@@ -245,7 +242,7 @@ class LogPosterior:
         if self.unlabelled is None:
             return 0.0
         assert self.num_data is not None
-        return self.unlabelled.mass(self.num_data)
+        return len(self.unlabelled) / self.num_data if self.unlabelled_weight is None else self.unlabelled_weight
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the current w by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
@@ -270,7 +267,7 @@ class LogPosterior:
         if pool is not None:
             x, y = move(pool[0]), pool[1]
             pool = x, None if y is None else y.to(x.device)
-        return replace(self, pool=pool, unlabelled=None if unlabelled is None else replace(unlabelled, x=move(unlabelled.x)))
+        return replace(self, pool=pool, unlabelled=None if unlabelled is None else move(unlabelled))
 
     def on(self, device: str | torch.device | None) -> LogPosterior:
         """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
@@ -364,13 +361,11 @@ class LogPosterior:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
         return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
-    def joint_tables(self, params: Params, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return `table` of x and of the unlabelled rows `others`, or all."""
+    def all_tables(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+        """Return `table` of x, and that of the unlabelled rows, if there are any."""
 
-        def found() -> tuple[Tensor, Tensor]:
-            outputs, unlabelled = self._joint_outputs(x, others)
-            assert unlabelled is not None
-            return table_of(outputs, self.likelihood), table_of(unlabelled, self.likelihood)
+        def found() -> tuple[Tensor, ...]:
+            return tuple(table_of(outputs, self.likelihood) for outputs in self._all_outputs(x))
 
         return self.at(params, found)
 
@@ -422,15 +417,14 @@ class LogPosterior:
         multiple = self.unlabelled_mass * labels.count / others
         return stream_labels(labels, others, self.class_terms(outputs).sampling > 0, multiple)
 
-    def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
+    def log_m(self, params: Params, batch: Pair) -> Float[Tensor, " k"]:
         """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""
         if self.unlabelled is None:
             return self.log_marginal(params, batch)
-        x, y, *others = batch
 
         def found() -> Tensor:
-            outputs, unlabelled = self._joint_outputs(x, *others)
-            rows, terms = self._batch(outputs, y, unlabelled)
+            outputs, others = self._all_outputs(batch[0])
+            rows, terms = self._batch(outputs, batch[1], others)
             return log_mean_prediction(at_reference(rows.outputs, terms.log_offset), rows.labels, terms)
 
         return self.at(params, found)
@@ -445,31 +439,27 @@ class LogPosterior:
         tables = tables_of(batch, others, self.likelihood)
         return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
-    def _joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
+    def _all_outputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the model's outputs for x, and for the unlabelled rows, if there are any.
 
         It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
         """
-        if self.unlabelled is None:
-            if others is not None:
-                raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
-            return self.model(x), None
-        others = self.unlabelled.x if others is None else others
+        others = self.unlabelled
+        if others is None:
+            return (self.model(x),)
         if x.shape[1:] != others.shape[1:]:
             return self.model(x), self.model(others)
         outputs = self.model(torch.cat([x, others]))
         return outputs[: len(x)], outputs[len(x) :]
 
-    def _log_likelihood(
-        self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, unlabelled = self._joint_outputs(x, others)
+    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, *others = self._all_outputs(x)
         if self.marginal is not None:
-            return self._gain(outputs, y, unlabelled)
+            return self._gain(outputs, y, *others)
         if self.exact:
             self.check_all(len(x))
         log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
-        return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
+        return self.likelihood_of(outputs, y, *others, log_marginal=log_marginal), {"outputs": outputs}
 
     def check_all(self, rows: int) -> None:
         """Raise a ValueError for a minibatch, if π is known exactly."""
@@ -479,15 +469,15 @@ class LogPosterior:
                 "r(w) is that of all rows. Use batch_size=None, laplace or nuts; or leave out `evidence`."
             )
 
-    def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _gain(self, outputs: Tensor, y: Tensor, others: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gain with the marginal's value of p(y|w)."""
         marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
         group, measure = sharing_group(None, True), None
-        batch, terms = self._batch(outputs, y, unlabelled, group)
-        if unlabelled is None:
+        batch, terms = self._batch(outputs, y, others, group)
+        if others is None:
             measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
-        likelihood = likelihood if unlabelled is None else Categorical()
+        likelihood = likelihood if others is None else Categorical()
         loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
         return -loss, {"outputs": outputs, "log_m": marginal.log_m}
 
