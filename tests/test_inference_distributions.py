@@ -108,8 +108,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a factor of another size": (lambda: DenseGaussian(ONE, torch.eye(3)), r"`factor` of shape \(2, 2\)"),
     "a low factor of another size": (lambda: LowRankGaussian(ONE, torch.ones(3, 1), ONE), r"`factor` of shape \(2, 1\)"),
     "an unknown name": (lambda: saved_distribution("Cauchy", TENSORS), "one of Particles, .* but got 'Cauchy'"),
-    "another's tensors": (lambda: saved_distribution("LowRankGaussian", TENSORS), r"with \['factor', 'mean'\]"),
-    "many numbers of chains": (lambda: saved_distribution("Particles", {"draws": torch.eye(2), "chains": ONE}), "one of"),
 }
 
 

@@ -155,16 +155,10 @@ POSTERIOR_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a fact missing": (lambda path: rewritten(path, lambda facts: facts.pop("names")), r"lacks \['names'\]"),
     "no prevalence": (with_facts(population=[0.5, 0.6, 0.7]), "to sum to 1"),
     "another likelihood": (with_facts(likelihood="Categorical"), "the likelihood that the posterior was saved with"),
-    "no distribution": (with_facts(distribution={"a": 1}), "one of Particles"),
-    "names in a word": (with_facts(names="weights"), "to name the weights and their shapes"),
-    "a shape in words": (with_facts(shapes=[["many"]] * 6), "to name the weights"),
-    "a shape beyond all numbers": (with_facts(shapes=[[10**400]] * 6), "Expected a model with `0.weight` of shape"),
-    "one name too few": (lambda path: rewritten(path, lambda facts: facts["names"].pop()), "to name the weights"),
-    "dropout in words": (with_facts(dropout="yes"), "to name the weights"),
-    "a list for the record": (with_facts(record=[1]), "to name the weights"),
+    "no distribution": (with_facts(distribution="Cauchy"), "one of Particles"),
+    "another name": (with_facts(names=["weights"] * 6), "it has no such weight"),
     "draws of another size": (with_tensors(distribution__draws=torch.ones(2, 5)), r"of 99 weights, but got \(5,\)"),
     "more chains than draws": (with_tensors(distribution__chains=torch.tensor(4)), r"each of 4 chain\(s\), but got 6"),
-    "another tensor": (with_tensors(distribution__mean=torch.ones(5)), r"with \['chains', 'draws', 'mean'\]"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from logistic import Logistic, grid_moments
 from members import assert_refused, each_kind, generator, unchecked_types
-from small_targets import FEATURES, NUM_DATA, REFERENCES, Small, posterior_by_hand, random_weights
+from small_targets import FEATURES, NUM_DATA, REFERENCES, Small, likelihood_terms, posterior_by_hand, random_weights
 from torch import Tensor, nn
 from torch.autograd.functional import hessian as plain_hessian
 from torch.func import grad
@@ -20,7 +20,7 @@ from torch.func import grad
 import rightloss as rl
 from rightloss import inference
 from rightloss.inference.distributions import Layout
-from rightloss.inference.fisher import fisher_information, hessian, likelihood_terms
+from rightloss.inference.fisher import fisher_information, hessian
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9
@@ -168,7 +168,7 @@ def test_the_hessian_is_autograds_and_the_fisher_information_what_the_model_expe
     target, data = small.target(unlabelled=rows(small.kind), **options), small.batch()
     layout = Layout.of(target.parameters())
     vector = layout.flatten(random_weights(target))
-    terms = likelihood_terms(target, layout.unflatten, vector, data)
+    terms = likelihood_terms(target, vector, data)
 
     def value(at: Tensor) -> Tensor:
         params = layout.unflatten(at)

@@ -35,7 +35,6 @@ from .target import LogPosterior, inference_method
 _HALVINGS = 12  # factor of a step that does not give a Gaussian
 _START = 100  # steps towards the mode
 _LEAST = 1e-2  # the smallest power
-_POINT = 1e-6  # the power for tangents
 _ROWS = 4096  # examples per call of the model
 _NOTHING = 1e-12  # relative to all examples: smaller exponents are rounding
 
@@ -173,7 +172,7 @@ def _at_mode(natural: NaturalParameters, sites: list[Sites]) -> tuple[NaturalPar
     q = natural.moments()
     assert q is not None
     for _ in range(_START):
-        before, moved = q, _moved(natural, q, [each.tangents() for each in sites], _POINT, 1.0)
+        before, moved = q, _moved(natural, q, sites, 0.0, 1.0)
         if moved is None:
             break
         natural, q, share = moved

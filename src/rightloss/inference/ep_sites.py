@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -44,6 +44,10 @@ class NaturalParameters:
     def plus(self, other: NaturalParameters, step: float = 1.0) -> NaturalParameters:
         """Return the product with `other` to the power `step`."""
         return NaturalParameters(self.precision + step * other.precision, self.shift + step * other.shift)
+
+    def over(self, power: float | Tensor) -> NaturalParameters:
+        """Return the density to the power 1/`power`."""
+        return NaturalParameters(self.precision / power, self.shift / power)
 
     def moments(self) -> GaussianMoments | None:
         """Return mean and covariance; None if it is not a distribution."""
@@ -131,18 +135,14 @@ class Sites(Protocol):
         ...
 
     def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        """Return the change of their natural parameters, given the approximation q."""
+        """Return the change of their natural parameters, given the approximation q; at power 0 to tangents at its mean.
+
+        Tangents of the marginal have no precision. So their product is always a Gaussian, and its mean converges to the mode.
+        """
         ...
 
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         """Return natural parameters of sites as those of one Gaussian in w."""
-        ...
-
-    def tangents(self) -> Sites:
-        """Return the same sites, to be updated only at the mean.
-
-        Then the marginal's have no precision. So the product is always a Gaussian, and its mean converges to the mode.
-        """
         ...
 
 
@@ -174,26 +174,27 @@ class ExampleSites:
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return NaturalParameters(_over_weights(self.features, own.precision), (own.shift.T @ self.features).flatten())
 
-    def tangents(self) -> ExampleSites:
-        return replace(self, points=NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0))
-
     def _matched(self, some: slice, q: GaussianMoments, power: float) -> NaturalParameters:
         """Return the change of some sites that matches the factors, row by row, given z under the approximation."""
         factor, info = torch.linalg.cholesky_ex(q.covariance)
-        z = q.mean[:, None] + self.points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
+        points = self.points if power else NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0)
+        z = q.mean[:, None] + points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
         log_p, gradients, hessians = self.table.derivatives(z)
         e, precision, shift = self.exponents[some], self.own.precision[some], self.own.shift[some]
         pull = z @ precision
         log_g = torch.einsum("nsk,nk->ns", log_p, e) - (z * (shift[:, None] - 0.5 * pull)).sum(-1)
-        weight = torch.softmax(power * log_g + self.points.log_weight, 1)
+        weight = torch.softmax(power * log_g + points.log_weight, 1)
         slope = torch.einsum("nsko,nk->nso", gradients, e) + pull - shift[:, None]
         shared = hessians.shape[-3] == 1
         bend = torch.einsum("nskab,nk,ns->nab", hessians, e.sum(1, keepdim=True) if shared else e, weight) + precision
-        new = q.matching(*_tilt(weight, power * slope, power * bend))
+        if power:
+            new = q.matching(*_tilt(weight, power * slope, power * bend)).over(power)
+        else:
+            new = NaturalParameters(-bend, slope[:, 0] - _times(bend, q.mean))
         # a row without a match keeps its site until the others have changed
         sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
         return NaturalParameters(
-            torch.where(sound[:, None, None], new.precision / power, 0.0), torch.where(sound[:, None], new.shift / power, 0.0)
+            torch.where(sound[:, None, None], new.precision, 0.0), torch.where(sound[:, None], new.shift, 0.0)
         )
 
 
@@ -220,8 +221,11 @@ class MarginalSites:
     own: NaturalParameters
 
     def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        factor = torch.linalg.cholesky(q.covariance)
-        w = q.mean + self.points.at @ factor.T
+        if not power:
+            log_m = self.log_marginal(q.mean[None])
+            slopes = self.exponents[:, None] * self._derivatives(q.mean[None], log_m, torch.ones_like(log_m))[0][0]
+            return NaturalParameters(torch.zeros_like(self.own.precision), slopes - self.own.shift)
+        w = q.mean + self.points.at @ torch.linalg.cholesky(q.covariance).T
         log_m = self.log_marginal(w)
         powers = power / self.exponents.abs().clamp_min(1.0)
         site = torch.einsum("sd,kd->sk", w, self.own.shift) - 0.5 * torch.einsum("sd,kde,se->sk", w, self.own.precision, w)
@@ -231,17 +235,13 @@ class MarginalSites:
         bends = self.exponents[:, None, None] * bends + self.own.precision
         changes = []
         for k, own_power in enumerate(powers):
-            change = q.matching(*_tilt(weight[:, k], own_power * slopes[:, k], own_power * bends[k]))
-            changes.append(NaturalParameters(change.precision / own_power, change.shift / own_power))
+            changes.append(q.matching(*_tilt(weight[:, k], own_power * slopes[:, k], own_power * bends[k])).over(own_power))
         return NaturalParameters(
             torch.stack([each.precision for each in changes]), torch.stack([each.shift for each in changes])
         )
 
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return NaturalParameters(own.precision.sum(0), own.shift.sum(0))
-
-    def tangents(self) -> MarginalTangents:
-        return MarginalTangents(self)
 
     def log_marginal(self, w: Float[Tensor, "s d"]) -> Float[Tensor, "s k"]:
         """log p(k|w) of each draw."""
@@ -272,28 +272,6 @@ class MarginalSites:
         size = max(1, _NUMBERS // (len(self.features) * len(self.exponents) * outputs * outputs))
         for start in range(0, len(w), size):
             yield slice(start, start + size)
-
-
-@dataclass(frozen=True, eq=False)
-class MarginalTangents:
-    """`MarginalSites` without a precision: the tangent of c_k log p(k|w) at the mean."""
-
-    sites: MarginalSites
-
-    @property
-    def own(self) -> NaturalParameters:
-        return self.sites.own
-
-    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        log_m = self.sites.log_marginal(q.mean[None])
-        slopes = self.sites._derivatives(q.mean[None], log_m, torch.ones_like(log_m))[0][0]
-        return NaturalParameters(torch.zeros_like(self.own.precision), self.sites.exponents[:, None] * slopes - self.own.shift)
-
-    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
-        return self.sites.over_weights(own)
-
-    def tangents(self) -> MarginalTangents:
-        return self
 
 
 @runtime_checkable

@@ -104,13 +104,6 @@ class SecondOrder:
     marginal: Float[Tensor, "k d"] | None = None
 
 
-def likelihood_terms(
-    target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], data: tuple[Tensor, Tensor]
-) -> LikelihoodTerms:
-    """Return the likelihood of `data` at the weights `vector`: see `DataLikelihood`."""
-    return DataLikelihood(target, weights(vector), data).at(weights, vector)
-
-
 class DataLikelihood:
     """The likelihood of data at any weights, with p(y|w) taken over `target.pool`, or over the data themselves, exactly.
 
