@@ -71,11 +71,12 @@ def test_two_draws_and_three_are_the_same_five(kind: str, d: int) -> None:
 
 class TestParticles:
     def test_moments_are_those_of_the_sample_and_chains_are_stored_one_after_the_other(self) -> None:
-        draws = normal(6, D)
-        found = Particles(draws, chains=2)
-        torch.testing.assert_close(found.mean, draws.mean(0))
-        np.testing.assert_allclose(found.covariance().numpy(), np.cov(draws.numpy().T), rtol=1e-12)
-        assert torch.equal(found.by_chain[1], draws[3:])
+        for n in (2, 6):
+            draws = normal(n, D)
+            found = Particles(draws, chains=2)
+            torch.testing.assert_close(found.mean, draws.mean(0))
+            np.testing.assert_allclose(found.covariance().numpy(), np.cov(draws.numpy().T), rtol=1e-12)
+            assert torch.equal(found.by_chain[1], draws[n // 2 :])
 
     def test_a_point_has_no_spread(self) -> None:
         point = Particles(normal(1, D))

@@ -132,13 +132,6 @@ def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any,
         torch.testing.assert_close(found.model.get_parameter(name), value, rtol=0, atol=0)
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("unsearched")
-def test_a_net_that_was_trained_with_another_loss_is_at_a_mode_of_that_loss() -> None:
-    target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=rl.LogLikelihoodLoss)
-    assert inference.laplace(target, PROBLEM.data).record["mode"] == OWN
-
-
 def _plain(evidence: float) -> tuple[inference.LogPosterior, nn.Module]:
     """A net that was trained by plain cross-entropy, under the prior of a fresh one."""
     prevalence, net = _prevalence(evidence), _trained(evidence, corrected=False)

@@ -177,7 +177,8 @@ def test_a_posterior_is_the_same_without_gradients(mode: str, linearised: bool, 
 
 
 def test_a_model_in_the_place_of_a_log_posterior_is_refused() -> None:
-    for method in dict.fromkeys([*(method for method, _ in METHODS.values()), inference.sgld, inference.optimize_prior]):
+    methods: list[Any] = [*(method for method, _ in METHODS.values()), inference.sgld, inference.optimize_prior]
+    for method in dict.fromkeys(methods):
         words = rf"but got Sequential: write {method.__name__}\(log_posterior\(model, prevalence\), data\)"
         assert_refused(partial(method, target=_net(), data=_data()), words)
     assert_refused(lambda: inference.laplace(rl.LogLikelihoodLoss(FIRM), _data()), "but got LogLikelihoodLoss")  # type: ignore[arg-type]
@@ -197,6 +198,8 @@ SEEDED: dict[str, tuple[Method, str, dict[str, bool] | None, dict[str, Any]]] = 
     "variational": (inference.variational, "running", MOVING, BATCHES),
     "variational, local noise": (inference.variational, "loss", {"dropout": True}, BATCHES),
     "variational, auxiliary": (inference.variational, "auxiliary", {}, BATCHES),
+    "laplace": (inference.laplace, "running", MOVING, BATCHES),
+    "expectation propagation": (inference.expectation_propagation, "batch", None, {"iterations": 2}),
     "sghmc": (inference.sghmc, "running", MOVING, FEW),
     "nuts": (inference.nuts, "batch", MOVING, {"draws": 4, "warmup": 20, "chains": 2}),
 }
@@ -211,7 +214,7 @@ def _state_of(model: nn.Module) -> list[Any]:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Chains disagree")
+@short
 @pytest.mark.parametrize("name", SEEDED)
 @unchecked_types()
 def test_a_seed_fixes_the_result_with_any_marginal_and_leaves_everything_as_it_was(name: str) -> None:
@@ -229,7 +232,7 @@ def test_a_seed_fixes_the_result_with_any_marginal_and_leaves_everything_as_it_w
     assert parts is None or not torch.equal(first, other)
     for was, now in zip(before, _state_of(model), strict=True):
         assert torch.equal(was, now)
-    if parts == MOVING and method in (inference.map_estimate, inference.variational):
+    if parts == MOVING and method in (inference.map_estimate, inference.laplace, inference.variational):
         assert not torch.equal(runs[0].model.get_buffer("1.running_mean"), model.get_buffer("1.running_mean"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from corrupt_files import DAMAGE, Hostile, replaced, rewritten
+from corrupt_files import DAMAGE, replaced, rewritten
 from layers import inputs, layer_of, network
 from members import ClassLikelihood, assert_refused, each_kind, generator
 from posterior_fixtures import DISTRIBUTIONS, normal, posterior_of_net
@@ -169,12 +168,6 @@ class TestLoadRefuses:
         harm, words = POSTERIOR_DAMAGE[what]
         harm(path)
         assert_refused(lambda: Posterior.load(path, other_net(3)), words)
-
-    def test_a_hostile_file_without_running_it(self, tmp_path: Path) -> None:
-        mark, path = tmp_path / "mark", tmp_path / "x"
-        path.write_bytes(pickle.dumps(Hostile(mark)))
-        assert_refused(lambda: Posterior.load(path, other_net(3)), r"Expected a file saved by Posterior\.save")
-        assert not mark.exists()
 
     @pytest.mark.parametrize(
         ("model", "words"),

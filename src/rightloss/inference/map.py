@@ -160,11 +160,11 @@ def most_probable(
         follows = not (target.marginal is None or isinstance(target.marginal, BatchMarginal))
         polish = polish and batches.at_once and not follows and not drops_out(target)
         weights = on_device({**target.parameters(), **(start or {})}, device)
-        buffers = on_device(untrained_state(target), device)
-        state, transient = {**weights, **buffers}, unsaved_buffers(target, device)
+        buffers = untrained_state(target, device)
+        state = {**weights, **buffers}
 
         def objective() -> Tensor:
-            value: Tensor = target({**state, **transient}, batches.next())[0]
+            value: Tensor = target(state, batches.next())[0]
             return value
 
         keep = partial(found, target)
@@ -179,8 +179,7 @@ def one_draw(dropout: bool = False) -> Found:
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
         layout = Layout.of(target.parameters())
-        draw, fixed = layout.flatten(state).detach().clone(), {k: v for k, v in state.items() if k not in layout.names}
-        return posterior_of(target, Particles(draw[None]), layout, fixed, dropout, record)
+        return posterior_of(target, Particles(layout.flatten(state).detach().clone()[None]), layout, state, dropout, record)
 
     return found
 
@@ -239,18 +238,10 @@ def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -
     return target
 
 
-def untrained_state(target: LogPosterior) -> dict[str, Tensor]:
-    """Return moving averages and frozen weights: the state of model and likelihood without trainable weights."""
-    trained = target.parameters()
-    return {name: value for name, value in JointModel(target.model, target.likelihood).own().items() if name not in trained}
-
-
-def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
-    """Return buffers that are not in a state dict, on `device`; none if that is None, because they need not move."""
-    if device is None:
-        return {}
-    saved = target.model.state_dict()
-    return on_device({name: value for name, value in target.buffers().items() if name not in saved}, device)
+def untrained_state(target: LogPosterior, device: Device) -> dict[str, Tensor]:
+    """Return copies of buffers and frozen weights, all of model and likelihood that is not trained, on `device`."""
+    trained, own = target.parameters(), JointModel(target.model, target.likelihood).own(unsaved=True)
+    return on_device({name: value for name, value in own.items() if name not in trained}, device)
 
 
 def on_device(state: Params, device: Device) -> dict[str, Tensor]:

@@ -333,24 +333,17 @@ def _as_tensor(x: Any, model: nn.Module, name: str) -> Tensor:
 
 
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
-    """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
+    """Return an iterator over 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
 
     Without `rich` there is no bar; if one was requested, an ImportError is raised.
     """
     if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield from range(total)
-        return
+        return iter(range(total))
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import track
     except ImportError as error:
         if progress:
             raise ImportError(f"A progress bar needs rich: progress=False, or {install('bayes')}.") from error
-        yield from range(total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
-        task = bar.add_task(label, total=total)
-        for step in range(total):
-            yield step
-            bar.advance(task)
+        return iter(range(total))
+    return iter(track(range(total), label, console=Console(stderr=True), transient=progress is None))

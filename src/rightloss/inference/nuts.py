@@ -24,7 +24,7 @@ from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
-from .map import on_device, untrained_state
+from .map import untrained_state
 from .minibatches import Data, Device, Minibatches, Pair, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
@@ -155,8 +155,7 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     # p(y|w) over the target's own pool, or else over the batch, which is all data
     exact = target.on(batch[0].device) if target.marginal is None else target.with_marginal(BatchMarginal())
     own = target.parameters()
-    # constant tensors are included, so that they are on the device of the data
-    still = on_device({**untrained_state(target), **target.buffers()}, batch[0].device)
+    still = untrained_state(target, batch[0].device)
 
     def weights(vector: Tensor) -> dict[str, Tensor]:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}

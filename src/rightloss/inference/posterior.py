@@ -370,8 +370,13 @@ def posterior_of(
     record: Mapping[str, Any] | None = None,
     linearised: bool = False,
 ) -> Posterior:
-    """Return the posterior of a method; `layout` is by default that of all parameters of the target."""
+    """Return the posterior of a method; `layout` is by default that of all parameters of the target.
+
+    Buffers that are not in a state dict are left out of `fixed`.
+    """
     layout = Layout.of(target.parameters()) if layout is None else layout
+    kept = JointModel(target.model, target.likelihood).own()
+    fixed = {name: value for name, value in (fixed or {}).items() if name in kept}
     record = {**(record or {}), "intercept": target.intercept} if target.intercept in layout.names else record
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)

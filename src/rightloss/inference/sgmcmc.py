@@ -250,7 +250,10 @@ def run_chains(target: LogPosterior, data: Data, rule: Underdamped | Overdamped,
     """Run the chains of one sampler, with start and warm-up, and return their draws."""
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError(f"Expected classes for {rule.label}, but got a density: use `map_estimate` or `variational`.")
-    start = _start(target, data, options)
+    start = options.start
+    if start is None:
+        how = {name: getattr(options, name) for name in ("batch_size", "seed", "device", "progress")}
+        start = map_estimate(target, data, steps=min(options.steps, 1000), **how)
     with own_random(options.seed) as generator, in_mode(target.model, False):
         batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, options.device)
@@ -332,36 +335,21 @@ def _late(values: list[Tensor]) -> Tensor:
     return torch.stack(values[len(values) // 2 :] if len(values) > 4 else values)
 
 
-def _start(target: LogPosterior, data: Data, options: ChainOptions) -> Posterior | Params:
-    """Return the given start, or else the mode."""
-    if options.start is not None:
-        return options.start
-    return map_estimate(
-        target,
-        data,
-        steps=min(options.steps, 1000),
-        batch_size=options.batch_size,
-        seed=options.seed,
-        device=options.device,
-        progress=options.progress,
-    )
-
-
 def _placed(
     target: LogPosterior, start: Posterior | Params, options: ChainOptions, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c d"], dict[str, Tensor]]:
     """Return the chains' initial weights, and the shared frozen weights and moving averages of the start."""
-    own, rest = target.parameters(), untrained_state(target)
+    own, rest = target.parameters(), untrained_state(target, options.device)
     named: Params
     if isinstance(start, Posterior):
         theirs = _start_draws(start, own, options.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
-        rest |= {name: value for name, value in theirs.items() if name in rest}
+        rest |= on_device({name: value for name, value in theirs.items() if name in rest}, options.device)
     else:
         named = start
     check_given(named, own, "start", options.chains)
     each = {name: named.get(name, value).to(value).expand(options.chains, *value.shape) for name, value in own.items()}
-    return Layout.of(own).flatten(on_device(each, options.device)), on_device(rest, options.device)
+    return Layout.of(own).flatten(on_device(each, options.device)), rest
 
 
 def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:

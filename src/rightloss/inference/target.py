@@ -365,7 +365,7 @@ class LogPosterior:
         """Return `table` of x, and that of the unlabelled rows, if there are any."""
 
         def found() -> tuple[Tensor, ...]:
-            return tuple(table_of(outputs, self.likelihood) for outputs in self._all_outputs(x))
+            return tuple(table_of(outputs, self.likelihood) for outputs in self._all_outputs(x) if outputs is not None)
 
         return self.at(params, found)
 
@@ -439,27 +439,27 @@ class LogPosterior:
         tables = tables_of(batch, others, self.likelihood)
         return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
-    def _all_outputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the model's outputs for x, and for the unlabelled rows, if there are any.
+    def _all_outputs(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the model's outputs for x, and for the unlabelled rows; None if there are none.
 
         It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
         """
         others = self.unlabelled
         if others is None:
-            return (self.model(x),)
+            return self.model(x), None
         if x.shape[1:] != others.shape[1:]:
             return self.model(x), self.model(others)
         outputs = self.model(torch.cat([x, others]))
         return outputs[: len(x)], outputs[len(x) :]
 
     def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, *others = self._all_outputs(x)
+        outputs, others = self._all_outputs(x)
         if self.marginal is not None:
-            return self._gain(outputs, y, *others)
+            return self._gain(outputs, y, others)
         if self.exact:
             self.check_all(len(x))
         log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
-        return self.likelihood_of(outputs, y, *others, log_marginal=log_marginal), {"outputs": outputs}
+        return self.likelihood_of(outputs, y, others, log_marginal), {"outputs": outputs}
 
     def check_all(self, rows: int) -> None:
         """Raise a ValueError for a minibatch, if π is known exactly."""
@@ -469,7 +469,7 @@ class LogPosterior:
                 "r(w) is that of all rows. Use batch_size=None, laplace or nuts; or leave out `evidence`."
             )
 
-    def _gain(self, outputs: Tensor, y: Tensor, others: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _gain(self, outputs: Tensor, y: Tensor, others: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gain with the marginal's value of p(y|w)."""
         marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference

@@ -10,7 +10,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,7 @@ from ..tensors import in_mode, own_random
 from .diagnostics import judge_gaussian
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, LowRankGaussian, check_finite
 from .local_noise import LocalNoise, local_noise_for
-from .map import on_device, reset_marginal, unsaved_buffers, untrained_state
+from .map import reset_marginal, untrained_state
 from .minibatches import Data, Device, Minibatches, Pair, counting, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
@@ -117,8 +116,7 @@ def variational(
         batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
-        kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
-        fixed = kept | passing
+        fixed = untrained_state(target, device)
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
         given = target.with_data(batches.num_data, batches.few)
         target = reset_marginal(given, batches.at_once, device)
@@ -131,7 +129,7 @@ def variational(
         course: list[Tensor] = []
 
         def result() -> Posterior:
-            return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
+            return posterior_of(target, q.distribution(), layout, fixed, record=record | {"elbo": _course(course)})
 
         slope, changing = _Slope(), [*q.leaves, *fixed.values()]
         good = [value.detach().clone() for value in changing]
@@ -252,11 +250,11 @@ class _Bound:
         assert isinstance(self.q, MeanField)
         means = self.layout.unflatten(self.q.mean)
         deviations = self.layout.unflatten(self.q.log_scale.exp())
-        unlabelled = [] if self.target.unlabelled is None else [self.target.unlabelled]
-        outputs, *others = (self.local.outputs(means, deviations, drawn, x, self.stream) for x in (batch[0], *unlabelled))
+        unlabelled = self.target.unlabelled
+        outputs = self.local.outputs(means, deviations, drawn, batch[0], self.stream)
+        others = None if unlabelled is None else self.local.outputs(means, deviations, drawn, unlabelled, self.stream)
         log_marginal = _shared_marginal(self.target, drawn, batch) if self.target.gains else None
-        of = partial(self.target.likelihood_of, outputs, batch[1], *others, log_marginal=log_marginal)
-        result: Tensor = self.target.at(drawn, of)
+        result: Tensor = self.target.at(drawn, lambda: self.target.likelihood_of(outputs, batch[1], others, log_marginal))
         return result
 
     def _noises(self) -> list[Tensor]:
