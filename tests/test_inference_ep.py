@@ -45,7 +45,9 @@ def targets(problem: Logistic) -> dict[str, LogPosterior]:
         "another r": problem.target(pool=problem.data, reference=[0.7, 0.3]),
         "unlabelled pool": problem.target(pool=x[: problem.n // 2], reference=pi),
         "evidence": log_posterior(model, firm, rl.Bernoulli(), prior=prior, num_data=problem.n, pool=problem.data),
-        "logit-adjusted": problem.target(loss=rl.LogitAdjustedLoss),
+        "logit-adjusted": log_posterior(
+            model, firm, rl.Bernoulli(), prior=prior, num_data=problem.n, loss=rl.LogitAdjustedLoss
+        ),
     }
 
 

@@ -91,7 +91,8 @@ class TestSaved:
     def test_the_prevalence_is_kept(self, tmp_path: Path) -> None:
         model = nn.Linear(6, 2).double()
         layout = Layout.of(dict(model.named_parameters()))
-        for prevalence in (Prevalence.binary(1e-9, 0.3, 2.0), Prevalence.beta(3.0, 2000.0, 0.4)):
+        all_known = Prevalence.binary(1e-9, 0.3, 2.0), Prevalence.beta(3.0, 2000.0, 0.4), Prevalence.positive_unlabelled(0.05)
+        for prevalence in all_known:
             Posterior(model, prevalence, Categorical(), Particles(normal(1, 14)), layout).save(tmp_path / "x")
             assert Posterior.load(tmp_path / "x", nn.Linear(6, 2).double()).prevalence == prevalence
 

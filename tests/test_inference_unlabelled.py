@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -280,15 +279,6 @@ class TestMethods:
         assert float(((found.distribution.mean - mean) / sd).abs().max()) < 0.25
 
     @unchecked_types()
-    def test_chains_have_the_grids_moments(self) -> None:
-        target = logistic_target()
-        start = inference.expectation_propagation(target, PROBLEM.data)
-        found = inference.sghmc(target, PROBLEM.data, steps=600, batch_size=None, chains=8, thin=4, start=start)
-        worth = found.record["effective_sample_size"]
-        assert worth > 30
-        assert_near(found, exact("default"), 0.05 + 4 / worth**0.5, 0.05 + 4 / (2 * worth) ** 0.5)
-
-    @unchecked_types()
     def test_all_members_of_an_ensemble_and_map_find_the_mode(self) -> None:
         target = logistic_target()
         mode = inference.map_estimate(target, PROBLEM.data, steps=60, lr=0.05, batch_size=None)
@@ -312,14 +302,6 @@ class TestMethods:
         moments = mean, (mass @ (w - mean).square()).sqrt()
         assert_near(propagated, moments, 0.03, 0.03)
         assert_near(inference.laplace(target, POSITIVES, steps=60, lr=0.05), moments, 0.3, 0.1)
-
-
-def test_a_posterior_of_positives_is_saved_and_read_again(tmp_path: Path) -> None:
-    posterior = inference.map_estimate(logistic_target(PU), POSITIVES, steps=5)
-    posterior.save(tmp_path / "posterior.safetensors")
-    again = inference.Posterior.load(tmp_path / "posterior.safetensors", PROBLEM.model(), rl.Bernoulli())
-    assert again.prevalence == PU
-    assert torch.equal(again.predict(POOL[:3]).log_probs, posterior.predict(POOL[:3]).log_probs)
 
 
 def test_normalisation_by_minibatch_is_over_labelled_and_unlabelled_rows_together() -> None:

@@ -137,7 +137,6 @@ def laplace_from(
         target = target.with_data(whole.num_data, whole.few)
         names = _inferred(target, covariance, layer)
         expand = _Expander(target, whole.whole(), names, covariance == "diagonal", curvature, device)
-
         given = mode if isinstance(mode, Posterior | Mapping) else None
         here = None if mode == "search" else expand(target.parameters() if given is None else given)
         if here is not None and mode is None and not here.is_near():
