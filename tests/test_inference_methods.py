@@ -193,6 +193,7 @@ SEEDED: dict[str, tuple[Method, str, dict[str, bool] | None, dict[str, Any]]] = 
     "map, pool": (inference.map_estimate, "pool", None, {"steps": 3, "batch_size": None}),
     "ensemble, auxiliary": (inference.ensemble, "auxiliary", {}, {"members": 2, **BATCHES}),
     "ensemble, pool": (inference.ensemble, "pool", {}, {"members": 2, **BATCHES}),
+    "ensemble, classwise": (inference.ensemble, "classwise", {}, {"members": 2, **BATCHES}),
     "ensemble, all data": (inference.ensemble, "running", {}, {"members": 2, "steps": 3, "batch_size": None}),
     "ensemble, one by one": (inference.ensemble, "running", MOVING, {"members": 2, **BATCHES}),
     "variational": (inference.variational, "running", MOVING, BATCHES),
