@@ -22,7 +22,7 @@ from rightloss.inference import Diverged, LogPosterior, gaussian_prior, horsesho
 from rightloss.inference import ep as propagation_module
 from rightloss.inference.distributions import Layout
 from rightloss.inference.ep import expectation_propagation, head_of, sites_of
-from rightloss.inference.ep_sites import MarginalSites, normal_points, output_table, sobol_points
+from rightloss.inference.ep_sites import MarginalSites, NaturalParameters, normal_points, output_table, sobol_points
 from rightloss.inference.map import map_estimate
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.prediction import JointModel
@@ -101,6 +101,10 @@ def test_one_factor_is_matched_exactly() -> None:
     mean = (mass * w).sum()
     torch.testing.assert_close(q.mean[0], mean, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(q.standard_deviation[0], (mass * (w - mean).square()).sum().sqrt(), rtol=1e-4, atol=1e-4)
+
+
+def test_natural_parameters_of_no_distribution_have_no_moments() -> None:
+    assert NaturalParameters(torch.diag(torch.tensor([1.0, -1.0])), torch.zeros(2)).moments() is None
 
 
 def test_points_have_the_moments_of_a_normal_distribution() -> None:
