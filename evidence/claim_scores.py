@@ -18,8 +18,8 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
+from rightloss.calibration.fit_with_shrinkage import CalibrationKind, fit_slopes, maximise
 from rightloss.calibration.held_out import HeldOut
-from rightloss.calibration.model import CalibrationKind, fit_slopes, maximise
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner, Result
 
@@ -44,3 +46,25 @@ def killed(arguments: list[str], folder: Path, when: Callable[[], bool]) -> None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+def ran(*arguments: object) -> Result:
+    """Run a command in this process; it must succeed."""
+    done = invoke(*map(str, arguments))
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def answer(*arguments: object) -> Any:
+    """Return the JSON that a command prints, which must be all that it prints."""
+    return json.loads(ran(*arguments, "--json").stdout)
+
+
+def refused(words: str, *arguments: object, codes: tuple[int, ...] = (2,)) -> None:
+    """Run a command in this process; it must end with these words, in a line or two on stderr, and print nothing else."""
+    done = invoke(*map(str, arguments))
+    assert done.exit_code in codes, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert (done.stdout, 1 <= len(done.stderr.splitlines()) <= 2) == ("", True), done.stderr
+    assert done.stderr.startswith("rightloss: ")
+    assert words in done.stderr

@@ -85,11 +85,6 @@ def ramp(places: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1450.0 + places @ np.array([7.0, -11.0, 5.0])
 
 
-def ball_at(centre: NDArray[np.float64], radius: float = 5.0) -> Values:
-    """A smooth bright ball in air, from −1000 to 200 HU."""
-    return lambda places: -1000 + 1200 * np.exp(-((places - centre) ** 2).sum(-1) / (2 * (radius / 2) ** 2))
-
-
 def dataset(scan: Scan, index: float, hu: NDArray[np.float64], number: int = 1) -> Dataset:
     """One slice, uncompressed."""
     stored = np.rint((hu - scan.intercept) / scan.slope).astype(np.int64)
@@ -188,19 +183,16 @@ def without_scipy(job: ShardJob) -> None:
     raise ModuleNotFoundError("scipy is needed", name="scipy")
 
 
-def logged(job: ShardJob) -> None:
-    """`make_shard`; each call leaves a line in the log."""
+def logged(job: ShardJob, seconds: float = 0) -> None:
+    """`make_shard`; each call leaves a line in the log, with its process."""
     with open(os.environ[LOG], "a") as log:
-        log.write(job.files[0].parent.name + "\n")
+        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
+    time.sleep(seconds)
     make_shard(job)
 
 
 def slow_and_logged(job: ShardJob) -> None:
-    """`make_shard`; each call leaves a line in the log, with its process."""
-    with open(os.environ[LOG], "a") as log:
-        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
-    time.sleep(0.5)
-    make_shard(job)
+    logged(job, 0.5)
 
 
 def _recode(path: Path, syntax: str) -> None:

@@ -29,7 +29,6 @@ NETS: dict[str, Make] = {
     "metadata": lambda num_outputs=2, **options: metadata_net(FEATURES, num_outputs, **options),
 }
 each_net = pytest.mark.parametrize("make", NETS.values(), ids=NETS.keys())
-each_image_net = pytest.mark.parametrize("make", list(NETS.values())[:4], ids=list(NETS)[:4])
 
 
 def images(n: int = 4, s: int = 3, size: tuple[int, int] = (32, 32), seed: int = 1) -> Tensor:

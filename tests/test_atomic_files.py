@@ -52,9 +52,15 @@ def test_an_interruption_removes_what_was_written(tmp_path: Path) -> None:
     assert contents(tmp_path) == {}
 
 
-def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
-    (tmp_path / "plain").touch()
-    write_whole(tmp_path / "whole", "")
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_a_file_has_the_permissions_of_any_other(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        (tmp_path / "plain").touch()
+        write_whole(tmp_path / "whole", "")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 

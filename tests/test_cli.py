@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoke
+from commands import invoke, ran, refused
 from dicom_series import nodule_table, ramp, several_scans, write_scan
+from draws import assert_refused
 from test_toy import tiny
 
 import rightloss
@@ -63,8 +64,7 @@ def test_the_study_prints_its_table_and_last_where_the_report_is_and_a_second_ca
     dry = invoke("study", "toy", "--seeds", "1", "--dry-run")
     assert (dry.exit_code, dry.stdout.splitlines()[-1]) == (0, "nothing was written"), dry.stderr
     assert list(tmp_path.iterdir()) == []
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.stderr
+    result = ran(*arguments)
     titles = [METHODS[name].title for name in FULLY_LABELLED]
     assert all(words in result.stdout for words in (*titles, "best possible", "always saying the prevalence"))
     assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
@@ -93,10 +93,7 @@ def test_a_users_mistake_gives_one_line_and_writes_nothing(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    refused(message, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,8 +133,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
     out = scans / "n.npz"
-    result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")
-    assert result.exit_code == 0, result.stderr
+    result = ran("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")
     assert result.stdout.splitlines() == [
         "nodules: 4 of 6 written, 0 skipped in series that were read",
         "series: 2 read, 1 not found, 0 unreadable; 0 remarks",
@@ -145,9 +141,7 @@ def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
         str(out),
     ]
     assert out.is_file()
-    again = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out))
-    assert (again.exit_code, len(again.stderr.splitlines())) == (2, 1)
-    assert "exists: remove it" in again.stderr
+    refused("exists: remove it", "lidc", "prepare", "--dicom", scans / "dicom", "--out", out)
 
 
 @pytest.mark.long
@@ -158,17 +152,6 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
     assert result.exit_code == 1
     assert "n.skipped.csv" in result.stdout
     assert result.stderr == "rightloss: no nodule could be cut, so no archive was written\n"
-
-
-@pytest.mark.long
-def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation, "write_patches", failing_with(KeyboardInterrupt()))
-        result = invoke(*arguments, str(out))
-    assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to resume\n")
-    monkeypatch.setattr(preparation, "make_shard", failing_with(AssertionError()))  # all shards are there
-    assert invoke(*arguments, str(out)).exit_code == 0
 
 
 @pytest.mark.parametrize("missing", ["typer", "pebble"])
@@ -247,7 +230,6 @@ def test_a_folder_that_is_checked_is_left_as_it_was_and_must_have_room(tmp_path:
     with pytest.raises(OSError, match=r"Expected 1000000000 GB of free space for the results, but .* has .*B: make room"):
         check_folder(tmp_path, 10**18)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="is a broken link: choose another name"):
-        check_folder(tmp_path / "link", 10)
+    assert_refused(lambda: check_folder(tmp_path / "link", 10), "is a broken link: choose another name")
     sizes = [12, 64_000, 3_140_000, 120_000_000, 2_500_000_000]
     assert [size_in_words(size) for size in sizes] == ["12 bytes", "64 kB", "3.1 MB", "120 MB", "2.5 GB"]

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import ROOT, invoke
+from commands import ROOT, answer, invoke, ran
 from scipy.special import expit, log_expit, logit
 
-from rightloss.cli.scores import Asked, labelled_scores
+from rightloss.cli.labelled import labelled_scores
+from rightloss.cli.scores import Asked
 from rightloss.metrics import evaluate
 
 CARD = ["--target", "y", "--score", "risk", "--from", "0.5", "--population", "0.02"]
@@ -39,12 +40,6 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "scores.csv"
     scores().to_csv(path, index=False)
     return path
-
-
-def answer(*arguments: object) -> Any:
-    done = invoke(*map(str, arguments), "--json")
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 # Files of scores.
@@ -112,13 +107,13 @@ def test_retarget_of_classes_replaces_their_columns_and_there_and_back_is_the_fi
     path, moved, again = (tmp_path / f"{name}.csv" for name in ("predictions", "moved", "again"))
     frame.assign(predicted=classes[table.argmax(1)]).drop(columns="p_dose").to_csv(path, index=False)
     mixes = '"=b"=0.3,c<i>=0.3,a=0.4', 'c<i>=0.02,a=0.9,"=b"=0.08'
-    assert invoke("retarget", str(path), "--from", mixes[0], "--to", mixes[1], "--out", str(moved)).exit_code == 0
+    ran("retarget", str(path), "--from", mixes[0], "--to", mixes[1], "--out", str(moved))
     expected = table * [0.9 / 0.4, 0.08 / 0.3, 0.02 / 0.3]
     expected /= expected.sum(1, keepdims=True)
     found = pd.read_csv(moved)
     np.testing.assert_allclose(found[["p_a", "p_=b", "p_c<i>"]], expected, rtol=1e-12)
     assert (found["predicted"].str.lstrip("'") == classes[expected.argmax(1)]).all()
-    assert invoke("retarget", str(moved), "--from", mixes[1], "--to", mixes[0], "--out", str(again)).exit_code == 0
+    ran("retarget", str(moved), "--from", mixes[1], "--to", mixes[0], "--out", str(again))
     np.testing.assert_allclose(pd.read_csv(again)[["p_a", "p_=b", "p_c<i>"]], table, rtol=1e-12)
 
 
@@ -204,8 +199,7 @@ def test_names_of_columns_and_classes_are_no_markup(tmp_path: Path) -> None:
     frame = scores(80).rename(columns={"risk": "<script>alert(1)</script>", "sex": "=1+1"})
     frame.assign(y=np.where(frame["y"], hostile, "=cmd")).to_csv(path, index=False)
     options = ["--target", "y", "--score", "<script>alert(1)</script>", "--positive", hostile, "--population", "0.1"]
-    done = invoke("card", str(path), *options, "--by", "=1+1", "--out", str(tmp_path / "card"))
-    assert done.exit_code == 0, done.stderr
+    ran("card", str(path), *options, "--by", "=1+1", "--out", str(tmp_path / "card"))
     for name in ("card.html", "card.md"):
         page = (tmp_path / "card" / name).read_text()
         assert "<img src=x" not in page
@@ -221,6 +215,5 @@ def test_the_commands_of_the_tutorial_print_what_it_says(tmp_path: Path, monkeyp
     commands = re.findall(block, text, re.DOTALL | re.M)
     assert [line.split()[0] for line, _ in commands] == ["card", "evaluate", "retarget"]
     for line, printed in commands:
-        done = invoke(*shlex.split(line))
-        assert done.exit_code == 0, done.stderr
+        done = ran(*shlex.split(line))
         assert printed in ("", done.stdout), line

@@ -22,13 +22,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import invoke, killed
+from commands import answer, invoke, killed
 from draws import assert_refused, stream
 from table_files import people, read_predictions, write_frame, write_people
 
-from rightloss.cli.predict import probability_names, with_predictions
-from rightloss.cli.scores import Asked, labelled_scores
-from rightloss.cli.tables import FileFormat, check_output, engine_of, without_formulas
+from rightloss.cli.labelled import labelled_scores
+from rightloss.cli.scores import Asked
+from rightloss.cli.tables import (
+    FileFormat,
+    check_output,
+    engine_of,
+    probability_names,
+    with_predictions,
+    without_formulas,
+)
 from rightloss.tabular import fit_table, load_model, open_table, read_table
 
 FORMULAS = ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "  =1", "＝1+1"]
@@ -134,23 +141,17 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(open_table.__kwdefaults__, "size", 23)
 
 
-def run(*arguments: object) -> Any:
-    done = invoke(*map(str, arguments), "--json")
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def answers(model: Path, data: Path, out: Path) -> tuple[dict[str, bytes], list[Any]]:
     """Return the files that `predict` writes, and what `evaluate` and `prevalence` print."""
     files = {}
     for name in ("p.csv.gz", "p.tsv"):
-        run("predict", model, data, "--level", "0.9", "--out", out / name, "--overwrite")
+        answer("predict", model, data, "--level", "0.9", "--out", out / name, "--overwrite")
         files[name] = (out / name).read_bytes()
-    run("predict", model, data, "--out", out / "p.parquet", "--overwrite")
+    answer("predict", model, data, "--out", out / "p.parquet", "--overwrite")
     files["p.parquet"] = pd.read_parquet(out / "p.parquet").to_csv().encode()
-    evaluated = run("evaluate", model, data, "--group", "patient", "--threshold", "0.2")
-    again = run("evaluate", out / "p.csv.gz", "--target", "cancer", "--population", "0.05", "--group", "patient")
-    return files, [evaluated, again, {**run("prevalence", model, data), "next": None}]
+    evaluated = answer("evaluate", model, data, "--group", "patient", "--threshold", "0.2")
+    again = answer("evaluate", out / "p.csv.gz", "--target", "cancer", "--population", "0.05", "--group", "patient")
+    return files, [evaluated, again, {**answer("prevalence", model, data), "next": None}]
 
 
 @pytest.mark.long
@@ -286,13 +287,13 @@ def test_on_ray_a_worker_that_is_killed_does_not_change_the_file(ray: Any, folde
 
     killer = threading.Thread(target=kill)
     killer.start()
-    run("predict", folder, parts, "--out", tmp_path / "ray.csv.gz", "--engine", "ray")
+    answer("predict", folder, parts, "--out", tmp_path / "ray.csv.gz", "--engine", "ray")
     killer.join()
     assert lost
-    run("predict", folder, parts, "--out", tmp_path / "here.csv.gz")
+    answer("predict", folder, parts, "--out", tmp_path / "here.csv.gz")
     assert (tmp_path / "ray.csv.gz").read_bytes() == (tmp_path / "here.csv.gz").read_bytes()
-    assert run("prevalence", folder, parts, "--engine", "ray") == run("prevalence", folder, parts)
-    assert run("evaluate", folder, parts, "--engine", "ray") == run("evaluate", folder, parts)
+    assert answer("prevalence", folder, parts, "--engine", "ray") == answer("prevalence", folder, parts)
+    assert answer("evaluate", folder, parts, "--engine", "ray") == answer("evaluate", folder, parts)
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ import pytest
 import torch
 from members import SEED, assert_refused, unchecked_types
 
-from rightloss.lidc import Archive, npz, read_archive, write_archive
-from rightloss.lidc.npz import open_npz
+from rightloss import serialization
+from rightloss.lidc import Archive, read_archive, write_archive
+from rightloss.serialization import open_npz
 
 N = 6
 FORMS = [
@@ -70,14 +71,8 @@ class TestThereAndBack:
         write_archive(tmp_path / "a.npz", **given)
         archive = read_archive(tmp_path / "a.npz")
         assert (len(archive), archive.shape) == (N, shape)
-        assert torch.equal(archive.patches().double(), torch.from_numpy(given["patches"].astype(np.float64)))
-        assert archive.ratings.tolist() == given["ratings"].tolist()
-        assert archive.patients.tolist() == given["patient_id"].tolist()
-        assert archive.spacing_mm is not None
-        assert archive.spacing_mm.tolist() == given["spacing_mm"].tolist()
-        assert {name: column.tolist() for name, column in archive.columns.items()} == {
-            name: column.tolist() for name, column in given["columns"].items()
-        }
+        columns = {"patients": given.pop("patient_id"), **given.pop("columns"), **given}
+        assert everything(archive) == {name: column.tolist() for name, column in columns.items()}
 
     @pytest.mark.parametrize(("save", "order"), [(np.savez, "F"), (np.savez_compressed, "C")])
     def test_numpys_own_files_are_read(self, tmp_path: Path, save: Callable[..., None], order: Any) -> None:
@@ -87,43 +82,28 @@ class TestThereAndBack:
         assert torch.equal(archive.patches([4, 1, 1]), torch.from_numpy(patches[[4, 1, 1]].copy("C")))
         assert torch.equal(archive.patches(np.arange(N) == 2), torch.from_numpy(patches[2:3].copy("C")))
         assert archive.patches([]).shape == (0, 3, 4, 5)
+        archive.patches().zero_()  # a copy, as that of some rows
+        archive.patches([0]).zero_()
+        assert torch.equal(archive.patches(), torch.from_numpy(patches.copy("C")))
 
-    def test_one_spacing_holds_for_all_and_none_for_none(self, tmp_path: Path) -> None:
+    def test_one_spacing_holds_for_all_and_patients_may_be_numbers_or_bytes(self, tmp_path: Path) -> None:
+        assert read_archive(saved(tmp_path, spacing_mm=None)).spacing_mm is None
         one = read_archive(saved(tmp_path, spacing_mm=np.float32(0.5))).spacing_mm
         assert one is not None
         assert one.tolist() == [0.5] * N
-        assert read_archive(saved(tmp_path, spacing_mm=None)).spacing_mm is None
-
-    def test_patients_may_be_numbers_or_bytes(self, tmp_path: Path) -> None:
         for given in (np.arange(N), np.arange(N).astype("S2"), np.arange(N).astype(">i8")):
             assert read_archive(saved(tmp_path, patient_id=given)).patients.tolist() == ["0", "1", "2", "3", "4", "5"]
 
-    def test_a_copy_is_given(self, tmp_path: Path) -> None:
-        for save in (np.savez, np.savez_compressed):
-            archive = read_archive(saved(tmp_path, save))
-            before = archive.patches()
-            archive.patches().zero_()
-            archive.patches([0]).zero_()
-            assert torch.equal(archive.patches(), before)
-
     def test_the_same_arrays_give_the_same_bytes(self, tmp_path: Path) -> None:
-        for name in ("a.npz", "b.npz"):
-            write_archive(tmp_path / name, **content())
+        for name, order in (("a.npz", "C"), ("b.npz", "F")):
+            write_archive(tmp_path / name, **content() | {"patches": content()["patches"].copy(order)})
         assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
     def test_text_of_a_data_frame_and_tensors_are_written(self, tmp_path: Path) -> None:
         given = content()
-        write_archive(
-            tmp_path / "a.npz",
-            torch.from_numpy(given["patches"]),
-            torch.from_numpy(given["ratings"]),
-            np.array(given["patient_id"].tolist(), dtype=object),
-        )
+        patches, ratings = (torch.from_numpy(given[name]) for name in ("patches", "ratings"))
+        write_archive(tmp_path / "a.npz", patches, ratings, np.array(given["patient_id"].tolist(), dtype=object))
         assert read_archive(tmp_path / "a.npz").patients.tolist() == given["patient_id"].tolist()
-
-    def test_it_says_what_it_is(self, tmp_path: Path) -> None:
-        words = repr(read_archive(saved(tmp_path)))
-        assert all(part in words for part in ("given.npz", "6 patches of 3×4×5", "5 patients", "nodule_id"))
 
 
 class TestMemory:
@@ -187,12 +167,10 @@ class TestWrongFiles:
                 for name in names:
                     archive.writestr(name, b"no array")
             assert_refused(lambda: read_archive(tmp_path / "x.npz"), "not, or is damaged")
-
-    def test_two_arrays_of_one_name_are_refused(self, tmp_path: Path) -> None:
         path = saved(tmp_path)
         with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
             warnings.simplefilter("ignore")
-            archive.writestr("ratings.npy", archive.read("ratings.npy"))
+            archive.writestr("ratings.npy", archive.read("ratings.npy"))  # a second one of this name
         assert_refused(lambda: read_archive(path), "different names")
 
     @pytest.mark.parametrize("claimed", ["(10000000000, 64, 64, 64)", "(6, 3, 4, 4)", "(-6, -3, 4, 5)", "'" * 9])
@@ -211,15 +189,8 @@ class TestWrongFiles:
     def test_an_array_that_unfolds_beyond_a_limit_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = saved(tmp_path, np.savez_compressed)
         read_archive(path)
-        monkeypatch.setattr(npz, "_LIMIT", 300)
+        monkeypatch.setattr(serialization, "_LIMIT", 300)
         assert_refused(lambda: read_archive(path), "GB")
-
-    def test_a_bit_that_flipped_among_many_patches_is_found(self, tmp_path: Path) -> None:
-        write_archive(tmp_path / "a.npz", **content((N, 32, 32, 32)))
-        whole = bytearray((tmp_path / "a.npz").read_bytes())
-        whole[len(whole) // 2] ^= 1
-        (tmp_path / "a.npz").write_bytes(whole)
-        assert_refused(lambda: read_archive(tmp_path / "a.npz"), "CRC")
 
     @pytest.mark.long
     def test_a_bomb_is_refused_unread(self, tmp_path: Path) -> None:
@@ -310,8 +281,6 @@ class TestWriting:
         assert_refused(lambda: write_archive(path, **{**content(), **changed}), words)
         assert [each.name for each in tmp_path.iterdir()] == ["a.npz"]
         assert path.read_bytes() == b"an older file"
-
-    def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         assert_refused(lambda: write_archive(tmp_path / "none" / "a.npz", **content()), "none")
         assert_refused(lambda: write_archive(tmp_path, **content()), "path of a file")
 

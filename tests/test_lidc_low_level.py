@@ -40,29 +40,6 @@ def colour_features(images: Tensor) -> Tensor:
     return F.relu(F.conv2d(F.relu(F.conv2d(normal, weight_1, bias_1, padding=1)), weight_2, bias_2, padding=1))
 
 
-def naive_feature(image: np.ndarray, row: int, column: int) -> np.ndarray:
-    """The 64 features at one pixel, by loops over taps."""
-    weight_1, bias_1, weight_2, bias_2 = raw_weights()
-    height, width = image.shape
-
-    def first(r: int, c: int) -> np.ndarray:
-        total = bias_1.copy()
-        for i in range(3):
-            for j in range(3):
-                y, x = r + i - 1, c + j - 1
-                if 0 <= y < height and 0 <= x < width:
-                    total += weight_1[:, :, i, j] @ ((image[y, x] - MEAN) / STD)
-        return np.maximum(total, 0)
-
-    total = bias_2.copy()
-    for i in range(3):
-        for j in range(3):
-            y, x = row + i - 1, column + j - 1
-            if 0 <= y < height and 0 <= x < width:
-                total += weight_2[:, :, i, j] @ first(y, x)
-    return np.maximum(total, 0)
-
-
 class TestFeatures:
     @pytest.mark.parametrize("size", SIZES)
     def test_they_are_those_of_the_grey_image_in_three_normalised_channels(self, size: tuple[int, int]) -> None:
@@ -71,12 +48,6 @@ class TestFeatures:
         assert found.shape == (5, 64, *size)
         assert (found > 0).any()
         torch.testing.assert_close(found, colour_features(images), rtol=1e-6, atol=1e-5)
-
-    def test_they_are_sums_over_taps_at_corners_edges_and_within(self) -> None:
-        image = grey(7, 9)
-        found = LowLevelBlock().double()(image[None, None])[0]
-        for row, column in [(0, 0), (6, 8), (0, 4), (3, 8), (3, 4)]:
-            np.testing.assert_allclose(found[:, row, column], naive_feature(image.numpy(), row, column), rtol=1e-6, atol=1e-5)
 
     def test_at_stride_2_they_are_every_second_of_the_same(self) -> None:
         images = grey(3, 1, 7, 12)
@@ -107,17 +78,10 @@ class TestFrozen:
         assert images.grad is not None
         assert bool((images.grad != 0).all())
 
-    def test_unfrozen_gradients_reach_every_weight_and_are_those_of_autograd_on_three_channels(self) -> None:
-        block, images = LowLevelBlock(frozen=False).double(), grey(2, 1, 6, 6)
-        block(images).square().sum().backward()
+    def test_unfrozen_gradients_reach_every_weight(self) -> None:
+        block = LowLevelBlock(frozen=False).double()
+        block(grey(2, 1, 6, 6)).square().sum().backward()
         assert all(each.grad is not None and bool(each.grad.any()) for each in block.parameters())
-        bias = torch.from_numpy(raw_weights()[3]).requires_grad_()
-        without = [torch.from_numpy(each) for each in raw_weights()[:3]]
-        normal = (images.expand(-1, 3, -1, -1) - torch.from_numpy(MEAN)[:, None, None]) / torch.from_numpy(STD)[:, None, None]
-        first = F.relu(F.conv2d(normal, without[0], without[1], padding=1))
-        F.relu(F.conv2d(first, without[2], bias, padding=1)).square().sum().backward()
-        assert block.second.bias is not None
-        torch.testing.assert_close(block.second.bias.grad, bias.grad, rtol=1e-5, atol=1e-4)
 
 
 class TestRandomWeights:

@@ -133,15 +133,9 @@ class TestMetadata:
             nn.init.normal_(each, generator=generator(13))
         x = metadata(6).double()
         weights = {name: each.detach().numpy() for name, each in block.named_parameters()}
-        expected = np.zeros((6, 3))
-        for i, row in enumerate(x.numpy()):
-            for output in range(3):
-                expected[i, output] = weights["bias"][output]
-                for u in range(4):
-                    g = weights["where.weight"][u] @ row + weights["where.bias"][u]
-                    place = 3 * u + output
-                    line = weights["what.weight"][place] @ row + weights["what.bias"][place]
-                    expected[i, output] += np.exp(-(g**2)) * line
+        g = x.numpy() @ weights["where.weight"].T + weights["where.bias"]
+        lines = (x.numpy() @ weights["what.weight"].T + weights["what.bias"]).reshape(6, 4, 3)
+        expected = weights["bias"] + sum(np.exp(-(g[:, u, None] ** 2)) * lines[:, u] for u in range(4))
         np.testing.assert_allclose(block(x).detach(), expected, rtol=1e-12, atol=1e-12)
 
     def test_a_metadata_block_alone_starts_by_its_own_bias(self) -> None:

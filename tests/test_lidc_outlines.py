@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from members import SEED
 
-from rightloss.lidc.outlines import Outline, connected, diameter, mask_of, measure
-from rightloss.lidc.readings import encode_steps, outline_table, shipped_outlines
+from rightloss.lidc.build import diameter, measure
+from rightloss.lidc.readings import Outline, encode_steps, outline_table, shipped_outlines
+from rightloss.lidc.volumes import connected, mask_of
 
 SQUARE = np.array(
     [(x, 0) for x in range(5)] + [(4, y) for y in range(1, 5)] + [(x, 4) for x in range(3, -1, -1)] + [(0, 3), (0, 2), (0, 1)]

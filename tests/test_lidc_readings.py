@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from members import SEED
-from scipy.spatial.distance import cdist
 
-from rightloss.lidc import outlines
 from rightloss.lidc import readings as module
 from rightloss.lidc.build import build, group_readings
+from rightloss.lidc.build import points_of as pixels_of
 from rightloss.lidc.readings import DATA, OUTLINES, READINGS, SCANS, annotations, nodules, scan_positions, shipped_outlines
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +33,7 @@ def source() -> Path:
 
 
 def points_of(readings: Iterable[int]) -> list[np.ndarray]:
-    return [outlines.points_of(shipped_outlines().outlines_of(int(row))) for row in readings]
+    return [pixels_of(shipped_outlines().outlines_of(int(row))) for row in readings]
 
 
 def test_there_are_2651_nodules_with_the_published_numbers_of_readers() -> None:
@@ -101,26 +100,12 @@ def test_grouping_joins_what_is_near_and_shrinks_its_tolerance_for_more_than_fou
     near = [np.array([[10.0 * (k % 2), 0, 0], [10.0 * (k % 2), 0, k]]) for k in range(4)]
     assert group_readings(near, 1.0).tolist() == [0, 1, 0, 1]
     assert group_readings([], 1.0).tolist() == []
+    assert group_readings([np.zeros((1, 3)), np.array([[1.0, 0, 0]])], 1.0).tolist() == [0, 0]  # at the tolerance
     # Two nodules of three and four readers, 0.95 apart: five or more readings cannot be one nodule.
     pair = [np.array([[0.0, 0, 0]])] * 3 + [np.array([[0.95, 0, 0]])] * 4
     assert group_readings(pair, 1.0).tolist() == [0, 0, 0, 1, 1, 1, 1]
     # Nothing separates readings that touch.
     assert group_readings([np.zeros((1, 3))] * 6, 1.0).tolist() == [0] * 6
-
-
-@pytest.mark.long
-def test_distances_between_readings_are_those_of_their_closest_points() -> None:
-    frame = annotations()
-    crowded = frame.groupby("scan").size().nlargest(3).index
-    for scan in crowded:
-        own = np.flatnonzero(frame["scan"] == scan)
-        points = points_of(own)
-        distances = np.array([[cdist(a, b).min() for b in points] for a in points])
-        tolerance = float(frame["slice_thickness"].iloc[own[0]])
-        alone = [k for k in range(len(own)) if (np.delete(distances[k], k) > tolerance).all()]
-        assert alone
-        sizes = Counter(frame["nodule"].iloc[own].tolist())
-        assert all(sizes[frame["nodule"].iloc[own[k]]] == 1 for k in alone)
 
 
 def test_the_frames_are_the_callers_own() -> None:

@@ -15,7 +15,7 @@ from members import assert_mean_is, assert_refused, generator
 from scipy import stats
 from torch import Tensor
 
-from rightloss.lidc.votes import UNDECIDED, binary_labels, binary_votes, expected_score, majority, rounded_mean, vote_shares
+from rightloss.lidc.sets import UNDECIDED, binary_labels, binary_votes, expected_score, majority, rounded_mean, vote_shares
 from rightloss.likelihoods import CumulativeLogit
 
 # What up to eight readers can say, each on their own list: the most that a nodule has.
@@ -77,7 +77,8 @@ class TestOneAnswer:
 
     def test_of_two_classes_all_answers_agree_but_at_a_half(self) -> None:
         probs = torch.rand(100, generator=generator(3), dtype=torch.float64)
-        table = torch.stack([1 - probs, probs], 1)
+        table = torch.stack([1 - probs, probs], 1).requires_grad_()
+        assert not expected_score(table).requires_grad
         assert torch.equal(majority(table), (probs > 0.5).long())
         clear = (probs - 0.5).abs() > 1e-5
         assert torch.equal(rounded_mean(table)[clear], majority(table)[clear])

@@ -99,20 +99,6 @@ class TestSaved:
         layer_of(Categorical(3), 3).save(tmp_path / ("x" * 255))
         assert [len(each.name) for each in tmp_path.iterdir()] == [255]
 
-    def test_a_failed_save_leaves_the_old_file_and_no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        _, path = saved_layer(tmp_path)
-        before = path.read_bytes()
-
-        def fails(tensors: Any, name: str, metadata: Any) -> None:
-            Path(name).write_bytes(b"half")
-            raise OSError("disk full")
-
-        monkeypatch.setattr("safetensors.torch.save_file", fails)
-        with pytest.raises(OSError, match="disk full"):
-            layer_of(Categorical(3), 3).save(path)
-        assert path.read_bytes() == before
-        assert list(tmp_path.iterdir()) == [path]
-
     def test_without_safetensors_the_extra_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "safetensors.torch", None)
         with pytest.raises(ImportError, match=r"pip install .*\.\[export\]"):

@@ -13,7 +13,6 @@ import pytest
 from draws import assert_mean_is, assert_refused, population, stream
 from normal_classes import (
     best_on_simplex,
-    constant,
     drawn,
     equal,
     estimate_quietly,
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to b
 
 
 KINDS = ("mean", "temperature", "affine", "beta")
-LINEAR = ("bbse", "bbse-soft", "rlls", "rlls-soft")
+LINEAR: Any = ("bbse", "bbse-soft", "rlls", "rlls-soft")
 
 
 class TestMaximumLikelihood:
@@ -74,14 +73,6 @@ class TestMaximumLikelihood:
         for one, two in ((first.population, other.population), (first.low, other.low), (first.high, other.high)):
             np.testing.assert_allclose(two, one[classes], atol=1e-6, rtol=0)
 
-    def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
-        rho = np.array([0.7, 0.3])
-        with pytest.warns(LabelShiftWarning, match="hardly distinguish some classes"):
-            found = estimate_prevalence(constant(rho, 50), rho)
-        assert found.condition == float("inf")
-        np.testing.assert_allclose(found.low, 0)
-        np.testing.assert_allclose(found.high, 1)
-
     @pytest.mark.long
     @pytest.mark.parametrize(
         ("method", "kind"), [("em", None), ("em", "affine"), ("bbse", None), ("bbse-soft", None), ("rlls", None)]
@@ -103,7 +94,7 @@ class TestIdentity:
     """The commonest mistake in this field is the wrong direction."""
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: Any) -> None:
+    def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at_and_its_own_frequencies(self, kind: Any) -> None:
         h, y = drawn(0.5 * population(4, 22) + 0.5 * equal(4), 500, 23)
         labelled = np.bincount(y, minlength=4) / 500
         found = estimate_prevalence(overconfident(h), labelled, held_out=(overconfident(h), y), calibration=kind, region=None)
@@ -112,12 +103,9 @@ class TestIdentity:
         np.testing.assert_allclose(found.sampling, np.exp(found.calibration(overconfident(h))).mean(0))
         if kind in ("affine", "beta"):
             np.testing.assert_allclose(found.population, labelled, atol=1e-7, rtol=0)
-
-    @pytest.mark.parametrize("method", LINEAR)
-    def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: Any) -> None:
-        h, y = drawn(population(4, 24), 500, 25)
-        found = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), method=method)
-        np.testing.assert_allclose(found.population, np.bincount(y, minlength=4) / 500, atol=1e-9, rtol=0)
+        for method in LINEAR if kind == "mean" else ():
+            linear = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), method=method)
+            np.testing.assert_allclose(linear.population, labelled, atol=1e-9, rtol=0)
 
 
 class TestLinearSystems:
@@ -264,25 +252,21 @@ class TestDenseMaps:
         return np.moveaxis(overconfident(x).reshape(6, 4, 5, 3), -1, 1), labels
 
     @pytest.mark.parametrize("options", [{"calibration": "assumed"}, {"calibration": "beta"}, {"method": "bbse-soft"}])
-    def test_they_equal_the_table_of_their_cells(self, maps: tuple[np.ndarray, np.ndarray], options: dict[str, Any]) -> None:
+    def test_they_equal_the_table_of_their_cells_also_as_streams_and_files(
+        self, maps: tuple[np.ndarray, np.ndarray], options: dict[str, Any], tmp_path: Path
+    ) -> None:
         dense, labels = maps
         rows, kept = rows_of(dense), labels.ravel() >= 0
         with_labels = options.get("calibration") != "assumed"
-        found = estimate_prevalence(dense, equal(3), held_out=(dense, labels) if with_labels else None, **options)
+        options = options if "method" in options else {**options, "region": "curvature"}
         plain = (rows[kept], labels.ravel()[kept]) if with_labels else None
         expected = estimate_prevalence(rows, equal(3), held_out=plain, **options)
-        assert found.rows == 120
-        for name in ("population", "low", "high", "covariance"):
-            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-12, rtol=0)
-
-    def test_they_can_be_streams_and_files(self, maps: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
-        dense = maps[0]
         np.save(tmp_path / "maps.npy", dense)
-        expected = estimate_prevalence(dense, equal(3), calibration="assumed", region="curvature")
-        for given in (split(dense, 4), lambda: iter(split(dense, 1)), np.load(tmp_path / "maps.npy", mmap_mode="r")):
-            found = estimate_prevalence(given, equal(3), calibration="assumed", region="curvature")
+        for given in (dense, split(dense, 4), lambda: iter(split(dense, 1)), np.load(tmp_path / "maps.npy", mmap_mode="r")):
+            found = estimate_prevalence(given, equal(3), held_out=(dense, labels) if with_labels else None, **options)
             assert found.rows == 120
-            np.testing.assert_allclose(found.population, expected.population, atol=1e-9, rtol=0)
+            for name in ("population", "low", "high", "covariance"):
+                np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-7, rtol=0)
 
     def test_calibration_and_test_take_them_cell_by_cell(self, maps: tuple[np.ndarray, np.ndarray]) -> None:
         dense, labels = maps
@@ -314,16 +298,8 @@ class TestTensors:
                 np.testing.assert_allclose(value, getattr(expected, name), atol=1e-9)
             assert found.prevalence().num_classes == 3
             assert str(found) == str(expected)
-
-    def test_half_precision_is_accepted_and_a_loader_of_pairs_refused(self) -> None:
-        torch = pytest.importorskip("torch")
-        table = torch.from_numpy(exact(drawn(equal(3), 600, 46)[0], equal(3)))
-        whole = estimate_prevalence(table, equal(3))
-        for dtype in (torch.float32, torch.bfloat16):
-            found = estimate_prevalence(table.to(dtype), equal(3))
-            np.testing.assert_allclose(found.population, whole.population, atol=0.01)
-        pairs = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(table, torch.zeros(600)), batch_size=20)
-        assert_refused(lambda: estimate_prevalence(pairs, equal(3)), "the predictions alone")
+        rough = estimate_prevalence(torch.from_numpy(table).bfloat16(), equal(3))
+        np.testing.assert_allclose(rough.population, estimate_prevalence(table, equal(3)).population, atol=0.02)
 
 
 TABLE, LABELS = exact(drawn(equal(3), 60, 70)[0], equal(3)), drawn(equal(3), 60, 70)[1]
@@ -339,7 +315,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "probabilities": (estimate(np.exp(TABLE), equal(3)), "look like probabilities"),
     "NaN later in a stream": (estimate([TABLE, TABLE * float("nan")], equal(3)), r"log_probs\[60:\]"),
     "one column": (estimate(TABLE[:, :1], 0.5), "column per class"),
-    "one channel": (estimate(TABLE[:, :1, None], 0.5), "column per class"),
     "an empty stream": (estimate(lambda: iter([]), equal(3)), "the stream is empty"),
     "a one-shot stream": (estimate((t for t in [TABLE]), equal(3)), "used up after one pass"),
     "another width later": (estimate([TABLE, TABLE[:, :2]], equal(3)), "3 columns"),
@@ -353,11 +328,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a level beyond 1": (estimate(TABLE, equal(3), level=95), "`level`"),
     "no held-out set": (estimate(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
     "no calibration set": (estimate(TABLE, equal(3), calibration="beta"), "`held_out` for calibration"),
-    "a held-out table alone": (estimate(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
-    "labels missing": (estimate(TABLE, equal(3), held_out=(TABLE, LABELS[:9])), "one held-out label per row"),
     "labels the predictions separate": (estimate(TABLE, equal(3), held_out=(TABLE, TABLE.argmax(1))), "separate the held-out"),
     "a class never predicted": (estimate(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"), "never have any"),
-    "a class missing": (estimate(TABLE, equal(3), held_out=(TABLE, LABELS.clip(max=1))), r"class\(es\) \[2\]"),
     "a calibration of other classes": (
         estimate(log_softmax(TABLE[:, :2], axis=1), 0.5, calibration=fit_calibration(*PAIR)),
         "calibration of 2 classes",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from draws import SEED, assert_refused, unchecked_types
 from scipy import special
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.estimator_checks import check_estimator
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 import rightloss as rl
@@ -78,24 +73,6 @@ def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_a
     np.testing.assert_allclose(likelihood.table(outputs, own), table, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_small_change_of_the_coefficients_improves_the_loss(kind: Any) -> None:
-    x, y = ratings()
-    model = OrdinalClassifier(POPULATION, likelihood=kind, tol=1e-8, max_iter=5000).fit(x, y)
-    rho, pi = model.sampling_, np.array(POPULATION)
-
-    def value(coef: np.ndarray) -> float:
-        other = copy.deepcopy(model).set_population(model.fitted_population_)
-        other.coef_ = coef
-        log_probs = special.log_softmax(other.predict_log_proba(x) + np.log(rho / pi), axis=1)
-        return float(-log_probs[np.arange(len(y)), y - 1].mean() + (coef**2).sum() / (2 * len(y)))
-
-    best = value(model.coef_)
-    for place in range(model.coef_.size):
-        change = 1e-3 * np.eye(model.coef_.size)[place].reshape(model.coef_.shape)
-        assert min(value(model.coef_ + change), value(model.coef_ - change)) > best
-
-
 @pytest.mark.long
 def test_sampling_by_rating_is_undone() -> None:
     x, y = ratings(20_000)
@@ -111,52 +88,9 @@ def test_sampling_by_rating_is_undone() -> None:
     assert np.abs(wrong - wanted).max() > 0.3
 
 
-@pytest.mark.long
-def test_another_population_without_refitting_is_bayes_rule() -> None:
-    x, y = ratings()
-    model = OrdinalClassifier(likelihood="onion_peeling").fit(x, y)
-    before = model.predict_log_proba(x)
-    moved = model.set_population(dict(zip([1, 2, 3, 4], POPULATION, strict=True))).predict_log_proba(x)
-    np.testing.assert_allclose(moved, rl.retarget(before, from_=model.sampling_, to=POPULATION), atol=1e-10)
-    np.testing.assert_allclose(special.logsumexp(moved, axis=1), 0, atol=1e-10)
-
-
-@pytest.mark.long
-def test_an_integer_weight_is_a_repeated_row() -> None:
-    x, y = ratings()
-    weight = np.random.default_rng(SEED).integers(0, 3, len(y))
-    repeated = np.repeat(np.arange(len(y)), weight)
-    options: dict[str, Any] = {"tol": 1e-8, "max_iter": 2000}
-    weighted = OrdinalClassifier(POPULATION, **options).fit(x, y, sample_weight=weight)
-    plain = OrdinalClassifier(POPULATION, **options).fit(x[repeated], y[repeated])
-    np.testing.assert_allclose(weighted.predict_proba(x), plain.predict_proba(x), atol=1e-5)
-
-
-def test_a_clone_fits_the_same_and_a_pickle_predicts_the_same() -> None:
-    x, y = ratings()
-    model = OrdinalClassifier(POPULATION).fit(x, y)
-    for other in (clone(model).fit(x, y), pickle.loads(pickle.dumps(model))):
-        np.testing.assert_array_equal(other.predict_proba(x), model.predict_proba(x))
-
-
-@pytest.mark.long
-def test_votes_are_taken() -> None:
-    x, y = ratings()
-    hard, soft = (OrdinalClassifier(POPULATION).fit(x, labels) for labels in (y, np.eye(4)[y - 1]))
-    np.testing.assert_allclose(soft.predict_proba(x), hard.predict_proba(x), atol=1e-6)
-
-
 def test_wrong_options_are_refused() -> None:
     x, y = ratings()
     with unchecked_types():
         assert_refused(lambda: OrdinalClassifier(likelihood="probit").fit(x, y), "likelihood")  # type: ignore[arg-type]
         assert_refused(lambda: OrdinalClassifier(penalty="firth").fit(x, y), "penalty")  # type: ignore[arg-type]
         assert_refused(lambda: OrdinalClassifier([0.5, 0.5]).fit(x, y), "4 entries")
-
-
-@pytest.mark.long
-def test_scikit_learns_own_checks_pass() -> None:
-    with unchecked_types(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = check_estimator(OrdinalClassifier(), on_skip=None)
-    assert {result["check_name"] for result in results if result["status"] != "passed"} <= {"check_array_api_input"}

@@ -81,6 +81,7 @@ def test_at_the_mix_of_the_labels_a_score_is_scikit_learns(figure: str, name: st
         expected = get_scorer(name)(model, X_test, y_test)
     share = float((y_test == "ill").mean())
     populations: list[Any] = [None, share, [1 - share, share], {"ill": share, "healthy": 1 - share}]
+    populations.append(rl.Prevalence.beta(100 * share, 100 - 100 * share))  # its mean
     for population in populations:
         assert prevalence_scorer(figure, population)(model, X_test, y_test) == pytest.approx(expected, rel=1e-9)
 
@@ -184,6 +185,7 @@ def test_a_scorer_can_be_cloned_pickled_and_asked_for_weights() -> None:
 
     X, y = rows(2)
     model = LogisticRegression().fit(X, y)
+    assert PrevalenceScorer().get_params() == prevalence_scorer().get_params()
     populations: list[Any] = [0.02, rl.Prevalence.beta(2.0, 98.0), {"healthy": 0.98, "ill": 0.02}]
     for population in populations:
         scorer = prevalence_scorer("brier", population, threshold=0.1)
@@ -224,12 +226,6 @@ def test_a_threshold_is_tuned_by_a_figure_of_decisions(figure: str) -> None:
     np.testing.assert_allclose(tuned.cv_results_["scores"], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_threshold_cannot_be_tuned_by_a_figure_of_probabilities() -> None:
-    X, y = rows(2)
-    tuned = TunedThresholdClassifierCV(LogisticRegression(), scoring=prevalence_scorer("brier", 0.02), cv=2)
-    assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
-
-
 @pytest.mark.parametrize(("figure", "threshold"), [("tpr", None), ("net_benefit", None), ("expected_cost", 0.1)])
 def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(figure: str, threshold: float | None) -> None:
     X, y = rows(2)
@@ -242,17 +238,12 @@ def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(fi
     )
 
 
-def test_an_uncertain_population_is_taken_at_its_mean() -> None:
-    X, y = rows(2)
-    model = LogisticRegression().fit(X, y)
-    at = rl.Prevalence.beta(2.0, 98.0)
-    assert prevalence_scorer("skill", at)(model, X, y) == pytest.approx(prevalence_scorer("skill", 0.02)(model, X, y))
-
-
 def test_what_cannot_be_scored_is_refused_before_anything_is_trained() -> None:
     X, y = rows(2)
     model = LogisticRegression().fit(X, y)
     assert_refused(lambda: prevalence_scorer("f1"), "`figure`")
+    tuned = TunedThresholdClassifierCV(LogisticRegression(), scoring=prevalence_scorer("brier", 0.02), cv=2)
+    assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
     assert_refused(lambda: prevalence_scorer(population=1.5), "population")
     assert_refused(lambda: prevalence_scorer(population=[0.5, 0.6]), "sum")
     assert_refused(lambda: prevalence_scorer(population=anything("labels")), "frequencies")

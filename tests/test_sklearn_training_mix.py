@@ -18,7 +18,7 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler, TomekLinks
 from lightgbm import LGBMClassifier
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
@@ -200,32 +200,37 @@ def test_a_classifier_at_its_own_population_is_not_moved_a_second_time(name: str
     assert moved == given
 
 
-class Balanced(ClassifierMixin, BaseEstimator):
-    """A stand-in for TabPFN, which divides its probabilities by the frequencies of its training rows."""
+class Balanced(LogisticRegression):
+    """A stand-in for TabPFN, which can divide its probabilities by the frequencies of its training rows."""
 
-    def __init__(self, balance_probabilities: bool = False) -> None:
-        self.balance_probabilities = balance_probabilities
-
-    def fit(self, X: Any, y: Any) -> Balanced:
-        self.inner_, self.classes_, self.mix_ = tree().fit(X, y), np.unique(y), np.bincount(y) / len(y)
-        return self
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        probs = self.inner_.predict_proba(X) / (self.mix_ if self.balance_probabilities else 1)
-        return probs / probs.sum(1, keepdims=True)
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"balance_probabilities": True}
 
 
-def test_probabilities_balanced_as_tabpfn_does_are_moved_back() -> None:
-    X, y = cells(3)
-    fitted = Balanced(True).fit(X, y)
-    assert_cells(fitted, training_mix(fitted, X, y, np.arange(3)).sampling, np.ones(len(y)), X, y, 1e-9)
+STATED: dict[str, tuple[Callable[[], Any], list[str], list[float]]] = {
+    "balanced as by TabPFN": (Balanced, ["a", "b", "c"], [1, 1, 1]),
+    "priors": (lambda: LinearDiscriminantAnalysis(priors=[0.2, 0.3, 0.5]), ["a", "b", "c"], [0.2, 0.3, 0.5]),
+    "priors not given": (GaussianNB, ["a", "b", "c"], [390, 110, 65]),
+    "weights by word": (lambda: linear(class_weight={"ill": 4}), ["well", "ill"], [440, 390]),
+    "stack": (
+        lambda: StackingClassifier([("a", linear())], final_estimator=linear(class_weight="balanced"), cv=3),
+        ["a", "b"],
+        [1, 1],
+    ),
+    "bags": (
+        lambda: lightgbm(subsample_freq=1, neg_bagging_fraction=0.2, pos_bagging_fraction=0.5),
+        ["a", "b"],
+        [0.2 * 390, 0.5 * 110],
+    ),
+}
 
 
-def test_labels_may_be_words_and_a_dict_goes_by_them() -> None:
-    X, y = cells(2)
-    words = np.array(["well", "ill"])[y]  # sorted: ill, well
-    found = training_mix(linear(class_weight={"ill": 4}), X, words, np.array(["ill", "well"]))
-    np.testing.assert_allclose(found.sampling, [440 / 830, 390 / 830])
+@pytest.mark.parametrize("name", STATED)
+def test_what_parameters_say_is_taken_by_label(name: str) -> None:
+    make, words, mass = STATED[name]
+    X, y = cells(len(words))
+    found = training_mix(make(), X, np.array(words)[y], np.array(sorted(words)))
+    np.testing.assert_allclose(found.sampling, np.array(mass) / sum(mass))
 
 
 def numbers() -> tuple[np.ndarray, np.ndarray]:
@@ -299,12 +304,6 @@ def test_samplers_are_run_and_what_they_leave_is_counted(name: str) -> None:
     assert found.reshaped == reshaped
 
 
-def test_bags_of_lightgbm_are_shares_of_a_class() -> None:
-    X, y = numbers()
-    bagged = lightgbm(subsample_freq=1, neg_bagging_fraction=0.2, pos_bagging_fraction=0.5)
-    np.testing.assert_allclose(training_mix(bagged, X, y, np.arange(2)).sampling, [72 / 92, 20 / 92])
-
-
 # Calibrated on the rows themselves, or by a final estimator without weights: their weights are undone already.
 AT_THE_LABELS_MIX: dict[str, Callable[[], Any]] = {
     "calibrated": lambda: CalibratedClassifierCV(linear(class_weight="balanced"), cv=3),
@@ -320,25 +319,6 @@ def test_what_is_calibrated_on_the_rows_is_at_their_mix(name: str) -> None:
     X, y = cells(3)
     found = training_mix(AT_THE_LABELS_MIX[name](), X, y, np.arange(3))
     np.testing.assert_allclose(found.sampling, np.bincount(y) / len(y))
-
-
-def test_calibrated_predictions_average_to_the_labels_mix() -> None:
-    X, y = numbers()
-    fitted = AT_THE_LABELS_MIX["calibrated"]().fit(X, y)
-    np.testing.assert_allclose(fitted.predict_proba(X).mean(0), [0.9, 0.1], atol=0.02)
-
-
-def test_priors_of_discriminant_analysis_are_the_mix_itself() -> None:
-    X, y = cells(3)
-    found = training_mix(LinearDiscriminantAnalysis(priors=[0.2, 0.3, 0.5]), X, y, np.arange(3))
-    np.testing.assert_allclose(found.sampling, [0.2, 0.3, 0.5])
-    np.testing.assert_allclose(training_mix(GaussianNB(), X, y, np.arange(3)).sampling, np.bincount(y) / len(y))
-
-
-def test_a_stack_goes_by_its_final_estimator() -> None:
-    X, y = cells(2)
-    stack = StackingClassifier([("a", linear())], final_estimator=linear(class_weight="balanced"), cv=3)
-    np.testing.assert_allclose(training_mix(stack, X, y, np.arange(2)).sampling, [0.5, 0.5])
 
 
 def test_only_classifiers_with_samplers_resample() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,8 @@ def test_commas_in_numbers_are_read_by_the_whole_column_and_reported(name: str, 
     ],
 )
 def test_a_number_that_can_be_read_in_two_ways_is_refused(content: str, cell: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"column 'x' is not: {cell} may have .* write .* without separators"):
-        read_table(write(tmp_path, content))
+    words = f"column 'x' is not: {cell} may have .* write .* without separators"
+    assert_refused(lambda: read_table(write(tmp_path, content)), words)
 
 
 @pytest.mark.parametrize("cell", ["1,2,3", "12,34,567", "3,5 kg", "1.2,3.4"])
@@ -135,16 +136,14 @@ NAMES = [f"a long name of column {i}" for i in range(5000)]
     ],
 )
 def test_a_file_that_is_no_table_is_refused_with_a_remedy(tmp_path: Path, content: str | bytes, name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)Expected .*({words}).*"):
-        read_table(write(tmp_path, content, name))
+    assert_refused(lambda: read_table(write(tmp_path, content, name)), words)
 
 
 def test_what_is_no_file_and_a_wrong_encoding_are_refused(tmp_path: Path) -> None:
     assert_refused(lambda: read_table(tmp_path / "missing.csv"), "there is none")
     path = write(tmp_path, "a\né\n".encode("latin-1"))
     for encoding in ("utf-8", "no such code", "rot13", "base64", "undefined", "utf\0"):
-        with pytest.raises(ValueError, match="encoding"):
-            read_table(path, encoding=encoding)
+        assert_refused(partial(read_table, path, encoding=encoding), "encoding")
     assert read_table(path, encoding="latin-1")["a"].iloc[0] == "é"
 
 

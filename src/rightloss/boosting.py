@@ -65,7 +65,6 @@ from .prevalence import Frequencies, Prevalence, PrevalenceWarning, frequencies
 
 __all__ = ["BoostingMetric", "InformationGainObjective", "WeightedObjective"]
 
-TINY = 1e-290  # smaller marginals are computed in log space
 FLOOR = 1e-16  # minimum of the Hessian, as in XGBoost
 MISMATCH = 1.25  # the factor by which a class may differ from its declared frequency
 
@@ -85,7 +84,19 @@ class XGBoostData(Protocol):
     def num_row(self) -> int: ...
 
 
-class InformationGainObjective:
+class _Objective:
+    """What the objectives share."""
+
+    prevalence: Prevalence
+
+    @property
+    def log_loss(self) -> BoostingMetric:
+        """Minus the expected log-likelihood at π, lower is better."""
+        pi = self.prevalence.population
+        return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, pi), len(pi))
+
+
+class InformationGainObjective(_Objective):
     """The information gain as an objective, with the exact marginal and gradient, and a positive Hessian.
 
     The raw scores are the logits of the population: one per row for two classes, K per row (`num_class=K`) for more. Start them
@@ -124,19 +135,12 @@ class InformationGainObjective:
         """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
         self._check_mix(rows)
-        if one_score:
-            return binary_derivatives(rows, self._terms)
-        return _by_row(*gain_derivatives(rows, self._terms))
+        return _as_given(*gain_derivatives(rows, self._terms), one_score)
 
     @property
     def metric(self) -> BoostingMetric:
         """The loss itself, the negative mean information gain, on a validation set; lower is better."""
         return BoostingMetric("information_gain_loss", lambda rows: gain_loss(rows, self._terms), self.prevalence.num_classes)
-
-    @property
-    def log_loss(self) -> BoostingMetric:
-        """Minus the expected log-likelihood at π, lower is better."""
-        return _log_loss_metric(self.prevalence)
 
     def _check_mix(self, rows: ScoredRows) -> None:
         """Warn once if the class frequencies of the rows are not the declared ones."""
@@ -153,7 +157,7 @@ class InformationGainObjective:
             )
 
 
-class WeightedObjective:
+class WeightedObjective(_Objective):
     """The importance-weighted loss as an objective, the paper's wLoss: `−β_n log p(y_n|x_n)`, β = π/ρ.
 
     The raw scores are the logits of the population. It is a baseline for comparisons: at a small prevalence a few rows have
@@ -178,18 +182,12 @@ class WeightedObjective:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
-        gradient, hessian = weighted_derivatives(rows, self._weights)
-        return (gradient[1], hessian[1]) if one_score else _by_row(gradient, hessian)
+        return _as_given(*weighted_derivatives(rows, self._weights), one_score)
 
     @property
     def metric(self) -> BoostingMetric:
         """The weighted loss on a validation set; lower is better."""
         return BoostingMetric("weighted_loss", lambda rows: weighted_loss(rows, self._weights), self.prevalence.num_classes)
-
-    @property
-    def log_loss(self) -> BoostingMetric:
-        """Minus the expected log-likelihood at π, lower is better."""
-        return _log_loss_metric(self.prevalence)
 
 
 class BoostingMetric:
@@ -223,11 +221,6 @@ class BoostingMetric:
         return self._value(_rows(y_true, y_pred, sample_weight, self._num_classes)[0])
 
 
-def _log_loss_metric(prevalence: Prevalence) -> BoostingMetric:
-    pi = prevalence.population
-    return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, pi), prevalence.num_classes)
-
-
 def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[ScoredRows, bool]:
     """Return the checked rows of `(scores, data)` or `(labels, scores, sample_weight)`, and whether a row has one score."""
     if isinstance(second, TrainingData):
@@ -256,9 +249,9 @@ def _labels(labels: Any, num_classes: int) -> np.ndarray:
     return numbers
 
 
-def _by_row(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return derivatives by class as `(n, k)`, with the Hessian times K/(K − 1)."""
-    return gradient.T, hessian.T * (len(hessian) / (len(hessian) - 1))
+def _as_given(gradient: np.ndarray, hessian: np.ndarray, one_score: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return derivatives by class as `(n, k)`, the Hessian times K/(K − 1); with one score per row those of class 1 `(n,)`."""
+    return (gradient[1], hessian[1]) if one_score else (gradient.T, hessian.T * (len(hessian) / (len(hessian) - 1)))
 
 
 @dataclass(frozen=True)
@@ -269,11 +262,6 @@ class ClassTerms:
     offset: np.ndarray
     weights: np.ndarray
     evidence: float
-
-    @property
-    def plain(self) -> bool:
-        """Whether r = ρ, which makes every β 1."""
-        return bool((self.weights == 1).all())
 
 
 class ScoredRows(NamedTuple):
@@ -322,34 +310,6 @@ def gain_derivatives(rows: ScoredRows, terms: ClassTerms) -> tuple[np.ndarray, n
         hessian *= 1 + (minus * shares).sum(0)
         hessian += own * (1 - 2 * probs) + probs**2 * own.sum(0)
     return rows.weigh(gradient), np.maximum(rows.weigh(hessian), FLOOR)
-
-
-def binary_derivatives(rows: ScoredRows, terms: ClassTerms) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row of class 1 of `gain_derivatives` for two classes whose first score is 0, faster.
-
-    With p = p_n1, A = a_1 − a_0, u = a⁻_0 + a'_1 and w = a⁻_1 + a'_0,
-
-        g_n = s_n [ p − y_n + β_n A p (1 − p) ],      h_n = s_n p (1 − p) [ 1 + β_n (u (1 − p) + w p) ].
-    """
-    odds = np.exp(np.clip(terms.offset[0] - terms.offset[1] - rows.scores[1], -700, 700))
-    first = 1 / (1 + odds)  # p of class 1, accurate when it is near 0; odds * first is that of class 0
-    c = _excess(rows, terms)
-    gradient, spread = rows.weigh(first - rows.labels), rows.weigh(odds * first * first)
-    hessian = spread
-    if c.any():
-        weights = None if terms.plain and rows.sample_weight is None else rows.importance(terms.weights)
-        m = np.array([_sum(odds * first, weights), _sum(first, weights)]) / rows.total
-        if m.min() < TINY:
-            gradient, hessian = gain_derivatives(rows, terms)
-            return gradient[1], hessian[1]
-        a = c / m
-        plus, minus = np.maximum(a, 0), np.maximum(-a, 0)
-        plus -= plus.min()
-        weighted = spread if terms.plain else spread * terms.weights[rows.labels]
-        gradient = gradient + (a[1] - a[0]) * weighted
-        at_0, at_1 = minus[0] + plus[1], minus[1] + plus[0]
-        hessian = spread + weighted * (at_0 + (at_1 - at_0) * first)
-    return gradient, np.maximum(hessian, FLOOR)
 
 
 def weighted_derivatives(rows: ScoredRows, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -402,11 +362,6 @@ def _log_marginal(table: np.ndarray, rows: ScoredRows, terms: ClassTerms) -> np.
 def _shares(table: np.ndarray, log_m: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return β_n p_nk / m_k by class: at most W/s_n, also for a small m; capped for rows without weight."""
     return np.exp(np.minimum(table - log_m[:, None], 600)) * beta
-
-
-def _sum(values: np.ndarray, weights: np.ndarray | None) -> float:
-    """Return Σ_n weights_n values_n without a matrix product, because its threads would compete with the library's."""
-    return float(values.sum() if weights is None else np.einsum("n,n->", values, weights))
 
 
 def __getattr__(name: str) -> Any:

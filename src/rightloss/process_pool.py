@@ -114,19 +114,6 @@ def no_interrupts() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_parent(last: Callable[[], None] = lambda: None) -> None:
-    """Let this process end with its parent, in the middle of a job, which pebble would finish first; call `last` before."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        last()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def cause_of_death(exit_code: int) -> str:
     """Return the name of the signal that ended a process, or its exit code."""
     return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
@@ -148,11 +135,19 @@ class _WithoutMainContext(SpawnContext):
 
 
 def be_silent() -> None:
-    """Set up a new process: libraries print messages."""
+    """Set up a new process: libraries print nothing, and it ends with its parent, in the middle of a job, which pebble would
+    finish first."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    end_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _attempt(function: Callable[[Job], Answer], job: Job) -> Answer | Failure:

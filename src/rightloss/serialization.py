@@ -1,32 +1,40 @@
-"""Arrays and metadata in one file, verified on load.
+"""Arrays in one file, verified on load: safetensors with metadata, and `.npz` of anybody.
 
 Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and
 version of the format and a SHA-256 digest of everything. The digest detects damage, not forgery.
+
+Stage: path of an untrusted `.npz` file → `Npz`: names, shapes and dtypes; name → array, or memory map. Nothing is unpickled,
+and no array is larger than declared.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import __version__
 from .arrays import Array, is_tensor
 from .atomic_files import whole_path
-from .extras import install
+from .extras import imported
 from .prevalence import MultilabelPrevalence, Prevalence
 
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
 _KEY = "rightloss"
+_BLOCK = 1 << 24  # bytes read at a time
+_LIMIT = 1 << 33  # bytes of a compressed array in memory: a hostile file can be a thousand times smaller
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}  # the others have no common dtype
 
 
@@ -132,6 +140,84 @@ def saved_prevalence(facts: Mapping[str, Any]) -> Prevalence:
     return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
 
 
+@dataclass(frozen=True)
+class StoredArray:
+    """The header of one array of an `.npz` file; its content has not been read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    start: int  # offset of the numbers from the start of the file
+    info: zipfile.ZipInfo
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def stored(self) -> bool:
+        """Return whether the numbers are uncompressed in the file, so that they can be memory-mapped."""
+        return self.info.compress_type == zipfile.ZIP_STORED
+
+
+@dataclass(frozen=True)
+class Npz:
+    """The arrays of a file by name, made by `open_npz`."""
+
+    path: Path
+    members: dict[str, StoredArray]
+    stamp: tuple[int, ...]  # of the opened file; a file that replaced it has another
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Return the array in memory, with its checksum verified."""
+        with self._content(name) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            file.read(1)  # past the end, where the checksum is compared
+            return array
+
+    def check(self, name: str) -> None:
+        """Verify the checksum of an array, reading in blocks."""
+        with self._content(name) as file:
+            while file.read(_BLOCK):
+                pass
+
+    def map(self, name: str) -> NDArray[Any]:
+        """Return a memory map of an uncompressed array: only the rows used are read."""
+        member = self.members[name]
+        assert member.stored, "a compressed array cannot be mapped"
+        if _stamp(self.path) != self.stamp:
+            raise ValueError(f"Expected the file that was read, but {self.path} has changed since: read it again.")
+        with _reading(self.path):
+            return np.memmap(self.path, member.dtype, "r", member.start, member.shape, "F" if member.fortran else "C")
+
+    @contextmanager
+    def _content(self, name: str) -> Iterator[IO[bytes]]:
+        info = self.members[name].info
+        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(info) as file:
+            yield file
+
+
+def open_npz(path: str | os.PathLike[str]) -> Npz:
+    """Return the file's arrays without reading them; ValueError if it is damaged, FileNotFoundError if there is none."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"Expected an .npz file, but {path} is a folder: give the path of the file in it.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected an .npz file, but there is none at {path}: is the path right?")
+    with _reading(path), open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        stamp = _stamp(path)
+        infos = archive.infolist()
+        names = [info.filename for info in infos]
+        if not infos or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
+            raise ValueError(f"it holds {names[:5]}, not arrays of different names")
+        file.seek(-22, os.SEEK_END)  # the last record of a zip file without a comment gives the number of its members
+        count = int.from_bytes(file.read()[10:12], "little")
+        if count not in (len(infos), 0xFFFF):  # one flipped bit in an entry's length hides the entries after it
+            raise ValueError(f"its directory lists {len(infos)} of {count} arrays")
+        members = {info.filename.removesuffix(".npy"): _member(file, archive, info) for info in infos}
+    return Npz(path, members, stamp)
+
+
 def _no_folder(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.is_dir():
@@ -182,7 +268,38 @@ def _fits(given: Array, own: Array) -> bool:
 
 
 def _safetensors(name: str) -> ModuleType:
+    return imported(name, "Saving and loading need safetensors", "export")
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(info) as array:
+        shape, fortran, dtype = read_header[np.lib.format.read_magic(array)](array)
+        header = array.tell()
+    name, size = info.filename.removesuffix(".npy"), prod(shape) * dtype.itemsize
+    if dtype.hasobject:
+        raise ValueError(f"`{name}` holds Python objects, which are never unpickled")
+    if not dtype.itemsize or min(shape, default=0) < 0 or header + size != info.file_size:
+        raise ValueError(f"`{name}` is said to be {dtype}{list(shape)}, but has {info.file_size - header} bytes")
+    if info.compress_type != zipfile.ZIP_STORED and size > _LIMIT:
+        raise ValueError(f"`{name}` decompresses to {size / 1e9:.0f} GB: store it uncompressed")
+    file.seek(info.header_offset + 26)  # where the member's own header has the lengths of its name and extra field
+    start = info.header_offset + 30 + int(np.frombuffer(file.read(4), "<u2").sum()) + header
+    return StoredArray(shape, dtype, fortran, start, info)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn every error into a ValueError: the zip reader and NumPy raise nearly anything for a damaged file."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"Saving and loading need safetensors: {install('export')}.") from error
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"Expected an .npz file that np.savez wrote, but {path} is not, or is damaged "
+            f"({str(error)[:200] or type(error).__name__}): copy or make it again."
+        ) from error

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ..predictive import retarget
+from .fit_with_shrinkage import fit_slopes
 from .held_out import HeldOut
-from .model import Calibration, fit_slopes, smooth_likelihoods
+from .model import Calibration, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 _ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding

@@ -7,7 +7,8 @@ Stage: arguments of the shell → a table's model and its predictions, a study a
     evaluate, prevalence
     card, retarget          `rightloss card`, `retarget`: scores of any program
     population              the population as users type it: 0.001, 0.1%, 1/1000, 12/3000, a range, a=0.9,b=0.1
-    scores                  files of scores; labelled predictions of a file or a model, for `card` and `evaluate`
+    scores                  files of scores; at other class frequencies
+    labelled                labelled predictions of a file, a model or a study, for `card` and `evaluate`
     tables                  tables that are read and written by chunk, predictions as CSV or Parquet
     terminal                what they print: tables, findings, JSON, the next command, progress; user errors in one line
     study, dry_run          `rightloss study`: options and execution; the plan of a dry run

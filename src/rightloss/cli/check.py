@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import terminal
-from .commands import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
+from . import commands, terminal
 from .population import parse_population, population_text
 from .terminal import leave, percent, quiet_exit
 
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def check(
-    data: Data,
-    target: OptionalTarget = None,
-    positive: Positive = None,
-    group: Group = None,
-    population: Population = None,
-    encoding: Encoding = None,
-    json: Json = False,
+    data: commands.Data,
+    target: commands.OptionalTarget = None,
+    positive: commands.Positive = None,
+    group: commands.Group = None,
+    population: commands.Population = None,
+    encoding: commands.Encoding = None,
+    json: commands.Json = False,
 ) -> None:
     """See what a table is good for: its classes and rates, missing values, kinds of columns, and what looks wrong.
 

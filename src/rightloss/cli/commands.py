@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,3 +146,12 @@ Engine = Annotated[
     str, typer.Option(help="in-process, or ray: several parts of a folder at a time, on a Ray cluster.", metavar="ENGINE")
 ]
 Address = Annotated[str | None, option("Address of a Ray cluster. By default Ray is started on this machine.")]
+ENGINES = ("in-process", "ray")
+
+
+def check_engine(name: str, address: str | None, engines: Collection[str] = ENGINES) -> None:
+    """Raise ValueError for an unknown engine, or for an address that it does not use."""
+    if name not in engines:
+        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(engines)}.")
+    if address is not None and name != "ray":
+        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")

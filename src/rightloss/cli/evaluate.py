@@ -8,29 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .commands import (
-    Address,
-    Encoding,
-    Engine,
-    From,
-    Group,
-    Json,
-    Population,
-    Positive,
-    Scale,
-    Score,
-    Targets,
-    Threshold,
-    argument,
-)
+from . import commands
 from .population import population_words
 from .predict import check_threshold
-from .scores import Asked, Labelled, labelled_by_model, labelled_scores
-from .tables import engine_of
 from .terminal import number, print_json, print_sentences, print_table, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     from ..metrics import Evaluation, Figure
+    from .labelled import Labelled
 
 _WORDS = {
     "expected_log_likelihood": "expected log-likelihood, nats",
@@ -51,20 +36,20 @@ _WORDS = {
 
 
 def evaluate(
-    model: Annotated[Path, argument("The folder of `rightloss fit`; or a file of scores, or its parts.")],
-    data: Annotated[Path | None, argument("The labelled table, if the first is a folder.")] = None,
-    target: Targets = [],  # noqa: B006 (typer's way to say "none given")
-    score: Score = [],  # noqa: B006
-    scale: Scale = "probability",
-    from_: From = None,
-    positive: Positive = None,
-    population: Population = None,
-    threshold: Threshold = None,
-    group: Group = None,
-    encoding: Encoding = None,
-    engine: Engine = "in-process",
-    address: Address = None,
-    json: Json = False,
+    model: Annotated[Path, commands.argument("The folder of `rightloss fit`; or a file of scores, or its parts.")],
+    data: Annotated[Path | None, commands.argument("The labelled table, if the first is a folder.")] = None,
+    target: commands.Targets = [],  # noqa: B006 (typer's way to say "none given")
+    score: commands.Score = [],  # noqa: B006
+    scale: commands.Scale = "probability",
+    from_: commands.From = None,
+    positive: commands.Positive = None,
+    population: commands.Population = None,
+    threshold: commands.Threshold = None,
+    group: commands.Group = None,
+    encoding: commands.Encoding = None,
+    engine: commands.Engine = "in-process",
+    address: commands.Address = None,
+    json: commands.Json = False,
 ) -> None:
     """Evaluate a model on labelled rows: every figure at the population, whatever the mix of classes in the file.
 
@@ -87,9 +72,11 @@ def evaluate(
       rightloss evaluate scores.csv --score risk --from 0.5 \\
         --target y --population 2%
     """
-    asked = Asked(target, positive, population, score, scale, from_, group, encoding=encoding)
     with quiet_exit():
         from ..metrics import evaluate as evaluate_predictions
+        from .labelled import Asked, labelled_by_model, labelled_scores
+        from .tables import engine_of
+    asked = Asked(target, positive, population, score, scale, from_, group, encoding=encoding)
     found: dict[str, tuple[Evaluation, Labelled]] = {}
     with warnings_on_stderr() as warned, engine_of(engine, address) as each:
         read = labelled_scores(model, asked, each) if data is None else labelled_by_model(model, data, asked, each)

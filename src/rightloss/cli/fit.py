@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import terminal
-from .commands import Data, Encoding, Group, Json, Overwrite, Positive, Target, column_option, option, population_option
+from . import commands, terminal
 from .population import parse_population, population_text, population_words
 from .terminal import number, percent, progress, quiet_exit, require
 
 if TYPE_CHECKING:
     from ..tabular import TableModel
 
-LeaveOut = Annotated[list[str], column_option("A column to leave out. Repeat the option for more.")]
+LeaveOut = Annotated[list[str], commands.column_option("A column to leave out. Repeat the option for more.")]
 Unlabelled = Annotated[
-    Path | None, option("A table of people of the population, without labels: a model may learn from them too.", metavar="FILE")
+    Path | None,
+    commands.option("A table of people of the population, without labels: a model may learn from them too.", metavar="FILE"),
 ]
-FitPopulation = Annotated[str | None, population_option("; unknown: learn it from the --unlabelled rows.")]
+FitPopulation = Annotated[str | None, commands.population_option("; unknown: learn it from the --unlabelled rows.")]
 
 
 _TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler or calibrated one within a standard error of it."
 
 
 def fit(
-    data: Data,
-    target: Target,
-    out: Annotated[Path, option("Folder to write: the model and its report.")],
-    positive: Positive = None,
+    data: commands.Data,
+    target: commands.Target,
+    out: Annotated[Path, commands.option("Folder to write: the model and its report.")],
+    positive: commands.Positive = None,
     population: FitPopulation = None,
     unlabelled: Unlabelled = None,
-    group: Group = None,
+    group: commands.Group = None,
     leave_out: LeaveOut = [],  # noqa: B006 (typer's way to say "none given")
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same model.")] = 0,
-    encoding: Encoding = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    encoding: commands.Encoding = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Compare models at the population by cross-validation, keep the best, and write it with a report to a folder.
 

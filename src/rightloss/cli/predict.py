@@ -7,61 +7,34 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from .commands import (
-    Address,
-    Data,
-    Encoding,
-    Engine,
-    Json,
-    Keep,
-    ModelFolder,
-    Out,
-    Overwrite,
-    Population,
-    Threshold,
-    option,
-)
+from . import commands
 from .population import parse_population, population_text, population_words
-from .tables import (
-    PREDICTED,
-    check_output,
-    engine_of,
-    in_order,
-    kept_columns,
-    open_for,
-    used,
-    warn_of_apostrophes,
-    write_table,
-    writes_text,
-)
 from .terminal import command_line, print_json, print_next, print_sentences, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from ..tabular import TableModel
-
 _COMPARE = "Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`."
 
 
 def predict(
-    model: ModelFolder,
-    data: Data,
-    out: Out = None,
-    population: Population = None,
-    threshold: Threshold = None,
+    model: commands.ModelFolder,
+    data: commands.Data,
+    out: commands.Out = None,
+    population: commands.Population = None,
+    threshold: commands.Threshold = None,
     level: Annotated[
-        float | None, option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
+        float | None, commands.option("Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.")
     ] = None,
-    keep: Keep = [],  # noqa: B006 (typer's way to say "none given")
-    encoding: Encoding = None,
-    engine: Engine = "in-process",
-    address: Address = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    keep: commands.Keep = [],  # noqa: B006 (typer's way to say "none given")
+    encoding: commands.Encoding = None,
+    engine: commands.Engine = "in-process",
+    address: commands.Address = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Predict a table's rows: a probability per class (p_yes, p_no), at the model's population or at another.
 
@@ -102,34 +75,30 @@ def predict(
       rightloss predict model parts --out predictions.parquet \\
         --engine ray --address head:6379
     """
-    if out is not None:
-        check_output(out, overwrite)
-    elif json:
-        raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
     mix = None if population is None else parse_population(population)
     with quiet_exit():
         import pyarrow as pa
 
         from ..tabular import load_model
+        from . import tables
+    tables.check_output(out, overwrite, json)
     printed = sys.stdout.buffer
-    with warnings_on_stderr(), engine_of(engine, address) as each:
+    with warnings_on_stderr(), tables.engine_of(engine, address) as each:
         fitted = load_model(model)
         check_threshold(threshold, len(fitted.classes_))
-        table = open_for(fitted, data, encoding, each, others_as_text=writes_text(out))
-        limits = [] if level is None else limit_names(fitted)
-        kept = kept_columns(table.columns, keep, [*probability_names(fitted), PREDICTED, *limits])
-        names = list(dict.fromkeys([*kept, *(spec.name for spec in used(fitted))]))
+        table = tables.open_for(fitted, data, encoding, each, others_as_text=tables.writes_text(out))
+        limits = [] if level is None else tables.limit_names(fitted)
+        kept = tables.kept_columns(table.columns, keep, [*tables.probability_names(fitted), tables.PREDICTED, *limits])
 
         def predicted(frame: pd.DataFrame, start: int) -> tuple[pd.DataFrame, np.ndarray]:
             log_probs = fitted.predict_log_proba(frame, mix, warn=False)
             ends = None if level is None else fitted.predict_limits(frame, mix, level)
-            found = with_predictions(frame[kept], log_probs, fitted, threshold, ends)
-            return found, found[probability_names(fitted)].to_numpy().sum(0)
+            found = tables.with_predictions(frame[kept], log_probs, fitted, threshold, ends)
+            return found, found[tables.probability_names(fitted)].to_numpy().sum(0)
 
-        types = table.arrow_types() | {PREDICTED: pa.array(plain_classes(fitted)).type}
-        changed, sums = write_table(table, names, predicted, out or printed, each, types, used(fitted))
-    warn_of_apostrophes(changed)
-    means = dict(zip(probability_names(fitted), (sums / table.rows).tolist(), strict=True))
+        types = table.arrow_types() | {tables.PREDICTED: pa.array(tables.plain_classes(fitted)).type}
+        changed, sums = tables.write_table(table, kept, predicted, out or printed, each, types, fitted)
+    means = dict(zip(tables.probability_names(fitted), (sums / table.rows).tolist(), strict=True))
     covers = None if level is None else fitted.limits_cover(mix)
     following: list[object] = ["prevalence", model, data] if population is None and out is not None else []
     shares = fitted.population.population.tolist(), fitted.classes_, fitted.positive
@@ -157,38 +126,3 @@ def check_threshold(threshold: float | None, num_classes: int) -> None:
         raise ValueError(f"Expected --threshold with two classes, but the model has {num_classes}: leave it out.")
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"Expected a threshold between 0 and 1, but got {threshold}: 0.1, say.")
-
-
-def probability_names(model: TableModel) -> list[str]:
-    """Return the name of each class's column of probabilities, as `read_table` reads it."""
-    return [f"p_{label}".strip() for label in model.classes_]
-
-
-def limit_names(model: TableModel) -> list[str]:
-    """Return the names of each class's columns of limits."""
-    return [f"{side}_{label}" for label in model.classes_ for side in ("low", "high")]
-
-
-def plain_classes(model: TableModel) -> list[Any]:
-    """Return the classes for a column of a file: as text if they are of several types."""
-    alike = len({type(label) for label in model.classes_}) == 1
-    return list(model.classes_) if alike else [str(label) for label in model.classes_]
-
-
-def with_predictions(
-    frame: pd.DataFrame,
-    log_probs: np.ndarray,
-    model: TableModel,
-    threshold: float | None,
-    limits: tuple[np.ndarray, np.ndarray] | None = None,
-) -> pd.DataFrame:
-    """Return the columns with a probability per class, its limits, and the predicted class."""
-    import numpy as np
-
-    probabilities = np.exp(log_probs)
-    best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
-    names, ends = probability_names(model), [] if limits is None else limit_names(model)
-    added = dict(zip(names, probabilities.T, strict=True)) | {PREDICTED: np.array(plain_classes(model), dtype=object)[best]}
-    if limits is not None:
-        added |= dict(zip(ends, np.stack(limits, 2).reshape(len(frame), len(ends)).T, strict=True))
-    return frame.assign(**added)[in_order(list(frame.columns), names, ends)]

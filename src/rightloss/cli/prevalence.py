@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import terminal
-from .commands import Address, Data, Encoding, Engine, Json, ModelFolder, option
+from . import commands, terminal
 from .population import population_text
-from .tables import Each, engine_of, open_for, over_chunks, used
 from .terminal import number, percent, quiet_exit
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
-    from ..tabular import TableModel, TableStream
+    from ..tabular import TableModel
     from ..tabular.model import ComparableRows
 
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
@@ -32,14 +30,14 @@ _CALIBRATION = "How held-out rows calibrate the predictions: affine, beta, tempe
 
 
 def prevalence(
-    model: ModelFolder,
-    data: Data,
+    model: commands.ModelFolder,
+    data: commands.Data,
     method: Annotated[str, typer.Option(help="em, bbse, bbse-soft, rlls or rlls-soft; all but em need no calibration.")] = "em",
-    calibration: Annotated[str | None, option(_CALIBRATION, show_default="affine", metavar="KIND")] = None,
-    encoding: Encoding = None,
-    engine: Engine = "in-process",
-    address: Address = None,
-    json: Json = False,
+    calibration: Annotated[str | None, commands.option(_CALIBRATION, show_default="affine", metavar="KIND")] = None,
+    encoding: commands.Encoding = None,
+    engine: commands.Engine = "in-process",
+    address: commands.Address = None,
+    json: commands.Json = False,
 ) -> None:
     """Estimate the class frequencies of unlabelled rows, with intervals, and test what the estimate rests on.
 
@@ -60,6 +58,7 @@ def prevalence(
     with quiet_exit():
         from ..shift import estimate_prevalence
         from ..tabular import load_model
+        from .tables import engine_of, open_for, over_chunks, stacked
     with terminal.warnings_on_stderr(), engine_of(engine, address) as each:
         fitted = load_model(model)
         if fitted.family is None:
@@ -67,7 +66,9 @@ def prevalence(
                 f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
                 "better was found: fit one with more rows or other columns."
             )
-        rows, labels = _comparable(fitted, open_for(fitted, data, encoding, each), each), fitted.held_out.target
+        table, labels = open_for(fitted, data, encoding, each), fitted.held_out.target
+        chunks = over_chunks(each, table, [], fitted.comparable_log_probs, fitted)
+        rows = fitted.compared(stacked(chunks, table.rows))
         options: dict[str, Any] = {"method": method, "calibration": calibration}
         estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
         test = _test(rows, labels)
@@ -81,16 +82,6 @@ def prevalence(
     else:
         _print_estimate(estimate, test, fitted, data)
         terminal.print_next(*following)
-
-
-def _comparable(model: TableModel, table: TableStream, each: Each) -> ComparableRows:
-    import numpy as np
-
-    log_probs, start = np.empty((table.rows, len(model.classes_))), 0
-    for chunk in over_chunks(each, table, [spec.name for spec in used(model)], model.comparable_log_probs, used(model)):
-        log_probs[start : start + len(chunk)] = chunk
-        start += len(chunk)
-    return model.compared(log_probs)
 
 
 def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:

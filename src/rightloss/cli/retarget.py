@@ -6,28 +6,12 @@ Stage: a file of scores → the same table with scores at other class frequencie
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from .commands import (
-    Encoding,
-    Json,
-    Keep,
-    Out,
-    Overwrite,
-    Positive,
-    Scale,
-    Score,
-    argument,
-    from_option,
-    population_option,
-)
+from . import commands
 from .population import parse_mix, parse_population, parse_rates
-from .scores import ScoreFile, certain, mix_of, positive_last, two_classes
-from .tables import PREDICTED, check_output, kept_columns, warn_of_apostrophes, write_table, writes_text
 from .terminal import number, print_json, print_sentences, quiet_exit, warnings_on_stderr
 
 if TYPE_CHECKING:
@@ -36,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def retarget(
-    data: Annotated[Path, argument("The file of scores, .csv, .tsv or .parquet; .gz too; or a folder of parts.")],
-    from_: Annotated[str, from_option()],
-    to: Annotated[str, population_option(". Of several scores by column: risk_a=0.02,risk_b=0.01.", "--to")],
-    out: Out = None,
-    score: Score = [],  # noqa: B006 (typer's way to say "none given")
-    scale: Scale = "probability",
-    positive: Positive = None,
-    keep: Keep = [],  # noqa: B006
-    encoding: Encoding = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    data: Annotated[Path, commands.argument("The file of scores, .csv, .tsv or .parquet; .gz too; or a folder of parts.")],
+    from_: Annotated[str, commands.from_option()],
+    to: Annotated[str, commands.population_option(". Of several scores by column: risk_a=0.02,risk_b=0.01.", "--to")],
+    out: commands.Out = None,
+    score: commands.Score = [],  # noqa: B006 (typer's way to say "none given")
+    scale: commands.Scale = "probability",
+    positive: commands.Positive = None,
+    keep: commands.Keep = [],  # noqa: B006
+    encoding: commands.Encoding = None,
+    overwrite: commands.Overwrite = False,
+    json: commands.Json = False,
 ) -> None:
     """Move scores to other class frequencies, without a model: those of any program.
 
@@ -68,30 +52,28 @@ def retarget(
         --from none=0.4,early=0.3,late=0.3 \\
         --to none=0.9,early=0.09,late=0.01 | head
     """
-    if out is not None:
-        check_output(out, overwrite)
-    elif json:
-        raise ValueError("Expected --out with --json, but got none: scores and JSON would mix on standard output.")
     ends = parse_mix(from_, rates=bool(score)), (parse_rates if score else parse_population)(to)
     with quiet_exit():
-        from ..tabular import open_table  # noqa: F401 (what takes long)
+        from . import scores, tables
+    tables.check_output(out, overwrite, json)
     printed = sys.stdout.buffer
     with warnings_on_stderr():
-        file = ScoreFile.open(data, score, (), scale, encoding, map, others_as_text=writes_text(out))
+        asked = scores.Asked(score=score, scale=scale, encoding=encoding)
+        file = scores.ScoreFile.open(data, asked, map, others_as_text=tables.writes_text(out))
         if file.classes is not None:
-            file = positive_last(file, positive)
-        start, end = (_mix(file, mix, name) for mix, name in zip(ends, ("from_", "to"), strict=True))
-        new, kept = _columns(file, end, keep)
+            file = scores.positive_last(file, positive)
+        mix_of, names = (scores.rates_of, file.columns) if file.classes is None else (scores.mix_of, file.classes)
+        start, end = (mix_of(names, mix, option) for mix, option in zip(ends, ("from_", "to"), strict=True))
+        new, kept = scores.moved_columns(file, end, keep)
 
         def change(frame: pd.DataFrame, first: int) -> tuple[pd.DataFrame, np.ndarray]:
             before = file.log_probs(frame, first)
-            after = _moved(file, before, start, end)
-            return _with_scores(file, file.plain(frame, kept), new, after), _sums(before, after)
+            after = scores.moved(file, before, start, end)
+            return scores.with_scores(file, file.plain(frame, kept), new, after), scores.sums_of(before, after)
 
         types = {name: file.table.arrow_types()[raw] for name, raw in file.names.items()}
-        changed, sums = write_table(file.table, list(file.names.values()), change, out or printed, map, types)
+        _, sums = tables.write_table(file.table, list(file.names.values()), change, out or printed, map, types)
         file.warn_of_certain(sums[2])
-    warn_of_apostrophes(changed)
     means = (sums[:2] / file.table.rows).tolist()
     pairs = [{"column": each, "from": old, "to": moved} for each, old, moved in zip(new, *means, strict=True)]
     if json:
@@ -100,58 +82,3 @@ def retarget(
     with redirect_stdout(sys.stderr) if out is None else nullcontext():
         print_sentences(f"{file.table.rows:,} rows moved from {from_} to {to}. Means over these rows: {', '.join(said)}.")
         print_sentences(*([] if out is None else [f"Written to {out}."]))
-
-
-def _mix(file: ScoreFile, mix: Any, option: str) -> Any:
-    """Return the class frequencies, or those of each column of scores."""
-    from ..prevalence.multilabel import by_finding
-
-    if file.classes is not None:
-        return mix_of(file.classes, mix, option)
-    return by_finding(mix if isinstance(mix, Mapping) else dict.fromkeys(file.columns, mix), option, file.columns)
-
-
-def _columns(file: ScoreFile, end: Any, keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns of the moved scores, and those of the file that are kept."""
-    if file.classes is None:
-        from ..prevalence import Prevalence
-
-        rates = [float(rate.population[1]) if isinstance(rate, Prevalence) else rate for rate in end]
-        new = [f"{name}_at_{rate:.4g}" for name, rate in zip(file.columns, rates, strict=True)]
-        return new, kept_columns(list(file.names), keep, new)
-    own = [name for name in file.names if name in (*file.columns, PREDICTED)]
-    limits = {f"{side}_{label}" for label in file.classes for side in ("low", "high")}
-    stale = [name for name in file.names if name in limits] if limits <= {*file.names} else []
-    if stale:
-        warnings.warn(f"columns {stale} are limits at the other population: they are left out", stacklevel=1)
-    others = kept_columns([name for name in file.names if name not in stale], keep, [])
-    return list(file.columns), [*(name for name in others if name not in own), *own] if keep else others
-
-
-def _moved(file: ScoreFile, log_probs: np.ndarray, start: Any, end: Any) -> np.ndarray:
-    import numpy as np
-
-    from ..predictive import retarget as moved_to
-
-    if not len(log_probs):
-        return log_probs
-    if file.classes is not None:
-        return np.asarray(moved_to(log_probs, start, end))
-    columns = zip(log_probs.T, start, end, strict=True)
-    return np.stack([moved_to(two_classes(log_p), at, to)[:, 1] for log_p, at, to in columns], 1)
-
-
-def _with_scores(file: ScoreFile, frame: pd.DataFrame, new: Sequence[str], log_probs: np.ndarray) -> pd.DataFrame:
-    import numpy as np
-
-    added = dict(zip(new, file.scores(log_probs).T, strict=True))
-    if file.classes is not None and PREDICTED in frame:
-        added[PREDICTED] = np.array(file.classes, dtype=object)[log_probs.argmax(1)]
-    return frame.assign(**added)
-
-
-def _sums(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return, by column, the sums of the risks before and after, and how many of them are exactly 0 or 1."""
-    import numpy as np
-
-    return np.stack([np.exp(before).sum(0), np.exp(after).sum(0), certain(before)])

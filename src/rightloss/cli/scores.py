@@ -1,31 +1,49 @@
-"""Scores of any model in a file (risks, p_… columns of `rightloss predict`, models, findings), and labelled predictions.
+"""Scores of any model in a file: risks, p_… columns of `rightloss predict`, of several models or findings.
 
-Stage: path, names of columns, scale → `ScoreFile` → log-probabilities, chunk by chunk, and back on the scale of the file; with
-labels, or of a model for a labelled table → `Labelled`: what `metrics.evaluate` and `metrics.card` take.
+Stage: path, names of columns, scale → `ScoreFile` → log-probabilities, chunk by chunk, at other class frequencies, and back on
+the scale of the file.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from .population import parse_mix, parse_population, parse_rates
-from .tables import Each, as_predicted, open_for, open_predictions, over_chunks, probability_columns, used
+import numpy as np
+import pandas as pd
+from scipy.special import logsumexp
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from ..prevalence import Prevalence
-    from ..tabular import TableStream
+from ..arrays import checked_choice
+from ..finding_tables import log_complement
+from ..predictive import retarget
+from ..prevalence import Prevalence
+from ..prevalence.multilabel import by_finding
+from ..sklearn.population import likely_positive
+from ..tabular import TableStream
+from ..tabular.columns import as_numbers, matching_label, population_of
+from .tables import PREDICTED, Each, as_predicted, kept_columns, open_predictions, probability_columns
 
 Scale = Literal["probability", "logit", "log-probability"]
 SCALES = ("probability", "logit", "log-probability")
 _OFF = 1e-3  # tolerance for the sum of a row of rounded probabilities
 _ROUNDED = 1e-6  # a probability may be above 1 by this
+
+
+class Asked(NamedTuple):
+    """The options that say what to read, as they are typed; `target` has several names for several findings."""
+
+    target: Sequence[str] = ()
+    positive: str | None = None
+    population: str | None = None
+    score: Sequence[str] = ()
+    scale: str = "probability"
+    from_: str | None = None
+    group: str | None = None
+    by: Sequence[str] = ()
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,40 +67,29 @@ class ScoreFile:
     scale: Scale
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        scores: Sequence[str],
-        targets: Sequence[str],
-        scale: str,
-        encoding: str | None,
-        each: Each,
-        others_as_text: bool = False,
-    ) -> ScoreFile:
+    def open(cls, path: Path, asked: Asked, each: Each, others_as_text: bool = False) -> ScoreFile:
         """Open a file and find its columns of scores: those named, p_… of each of several targets, or p_… of each class.
+
+        Without named ones, the columns of labels are read as text, as are the names p_….
 
         Args:
             path: of the file, or of a folder of parts.
-            scores: the columns named.
-            targets: the columns of labels; without `scores` they are read as text, as are the names p_….
-            scale: of the scores.
-            encoding: see `open_table`.
+            asked: what to read.
             each: of `engine_of`.
             others_as_text: whether all other columns of a text file are read as they stand.
 
         Raises:
             ValueError: there are none, or a named one is missing.
         """
-        from ..arrays import checked_choice
-
-        checked_choice(scale, "scale", SCALES)
+        scores, targets = asked.score, asked.target
+        checked_choice(asked.scale, "scale", SCALES)
 
         def is_text(name: str) -> bool:
             if others_as_text:
                 return name not in scores if scores else not name.startswith("p_")
             return not scores and [name] == list(targets)
 
-        table, names = open_predictions(path, is_text, encoding, each)
+        table, names = open_predictions(path, is_text, asked.encoding, each)
         named = list(dict.fromkeys(scores)) or [f"p_{name}" for name in targets if len(targets) > 1]
         columns = named or probability_columns(list(names))
         if not named and len(columns) < 2:
@@ -92,7 +99,7 @@ class ScoreFile:
             )
         require_columns(path, names, {"--score": columns, "--target": targets})
         classes = None if named else [name.removeprefix("p_") for name in columns]
-        return cls(path, table, names, columns, classes, scale)  # type: ignore[arg-type]
+        return cls(path, table, names, columns, classes, asked.scale)  # type: ignore[arg-type]
 
     def plain(self, frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         """Return some columns of a chunk, without apostrophes before formulas."""
@@ -104,14 +111,11 @@ class ScoreFile:
         Raises:
             ValueError: a score is missing or not on the scale.
         """
-        import numpy as np
-        from scipy.special import logsumexp
-
         values = np.column_stack([self._numbers(frame[self.names[name]], start) for name in self.columns])
         with np.errstate(divide="ignore"):
             if self.classes is None:
-                return _risks(values, self.scale)
-            table = np.log(values) if self.scale == "probability" else values
+                return -np.logaddexp(0, -values) if self.scale == "logit" else np.minimum(self._logs(values), 0.0)
+            table = self._logs(values)
             sums = logsumexp(table, axis=1, keepdims=True)
         bad = np.flatnonzero(~np.isfinite(sums[:, 0]) | ((abs(np.expm1(sums[:, 0])) > _OFF) & (self.scale != "logit")))
         if len(bad):
@@ -124,10 +128,6 @@ class ScoreFile:
 
     def scores(self, log_probs: np.ndarray) -> np.ndarray:
         """Return log-probabilities on the scale of the file; those of classes are logits, too."""
-        import numpy as np
-
-        from ..finding_tables import log_complement
-
         if self.scale == "probability":
             return np.exp(log_probs)
         return np.asarray(log_probs - log_complement(log_probs)) if self.scale == "logit" and not self.classes else log_probs
@@ -149,25 +149,23 @@ class ScoreFile:
                     stacklevel=3,
                 )
 
+    def _logs(self, values: np.ndarray) -> np.ndarray:
+        return np.log(values) if self.scale == "probability" else values
+
     def _numbers(self, series: pd.Series, start: int) -> np.ndarray:
         """Return a chunk's scores, each checked to be on the scale."""
-        import numpy as np
-
-        from ..tabular.columns import as_numbers
-
         values, text = as_numbers(series, infinite=True)
         where = f"column {series.name!r} of {self.path}"
         bad = np.flatnonzero(np.isnan(values))
         if len(bad):
             cell = series.iloc[bad[0]]
-            remedy = "leave such rows out, and say so, or name another column by --score"
             what = f"{cell!r}" if text and isinstance(cell, str) else "none"
             raise ValueError(
                 f"Expected a score in every row of {where}, but row {start + bad[0] + 1:,} has {what} (and {len(bad) - 1:,} "
-                f"more): {remedy}."
+                "more): leave such rows out, and say so, or name another column by --score."
             )
-        low = -np.inf if self.scale != "probability" else 0.0
-        high = {"probability": 1 + _ROUNDED, "logit": np.inf, "log-probability": _ROUNDED}[self.scale]
+        ends = {"probability": (0.0, 1 + _ROUNDED), "logit": (-np.inf, np.inf), "log-probability": (-np.inf, _ROUNDED)}
+        low, high = ends[self.scale]
         bad = np.flatnonzero((values < low) | (values > high))
         if len(bad):
             what = "probabilities from 0 to 1" if high > 1 else "log-probabilities, at most 0,"
@@ -187,320 +185,77 @@ def require_columns(path: Path, known: Mapping[str, Any] | Sequence[str], wanted
             raise ValueError(f"Expected a column {missing[0]!r} in {path}, but got {list(known)[:30]}: name it by {option}.")
 
 
-def _risks(values: np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the log-probability of each score."""
-    import numpy as np
-
-    if scale == "logit":
-        return np.asarray(-np.logaddexp(0, -values))
-    return np.minimum(np.log(values) if scale == "probability" else values, 0.0)
-
-
 def certain(log_probs: np.ndarray) -> np.ndarray:
     """Return how many probabilities of each column are exactly 0 or 1."""
-    import numpy as np
-
     return np.asarray((np.isneginf(log_probs) | (log_probs == 0)).sum(0))
 
 
 def two_classes(log_p: np.ndarray) -> np.ndarray:
     """Return the log-probabilities of both classes `(n, 2)` from that of the positive one `(n,)`."""
-    import numpy as np
-
-    from ..finding_tables import log_complement
-
     return np.stack([log_complement(log_p), log_p], 1)
 
 
 def mix_of(classes: Sequence[Any], mix: Any, option: str = "population") -> Prevalence:
     """Return frequencies of classes, the positive one last, as they are typed for an option, as a `Prevalence`."""
-    import numpy as np
-
-    from ..tabular.columns import Labels, population_of
-
-    labels = Labels(list(classes), np.empty(0, dtype=np.int64), classes[1] if len(classes) == 2 else None, False)
-    return population_of(mix, labels, np.full(len(classes), 1 / len(classes)), option)
-
-
-class Asked(NamedTuple):
-    """The options that say what to read, as they are typed; `target` has several names for several findings."""
-
-    target: Sequence[str] = ()
-    positive: str | None = None
-    population: str | None = None
-    score: Sequence[str] = ()
-    scale: str = "probability"
-    from_: str | None = None
-    group: str | None = None
-    by: Sequence[str] = ()
-    encoding: str | None = None
-
-
-class Labelled(NamedTuple):
-    """Labelled predictions.
-
-    Attributes:
-        predictions: log-probabilities `(n, k)`; several models' by name; or of findings, that each is present `(n, L)`.
-        target: class numbers `(n,)`; of findings 0, 1, or NaN where it was not read `(n, L)`.
-        prevalence: π, with its uncertainty; of findings by name.
-        from_: the mix at which the predictions hold; None for π.
-        classes: the labels, of two the positive one last; or the findings.
-        groups: the number of each row's group; None without a group column.
-        by: the subgroup of each row, by column.
-    """
-
-    predictions: Any
-    target: np.ndarray
-    prevalence: Any
-    from_: Any
-    classes: Sequence[Any]
-    groups: np.ndarray | None
-    by: dict[str, np.ndarray]
-
-    def each(self) -> Iterator[tuple[str, Labelled]]:
-        """Yield each model or finding by itself, with its name, at π; "" if there is just one."""
-        import numpy as np
-
-        from ..predictive import retarget
-
-        if self.target.ndim == 1:
-            models = self.predictions if isinstance(self.predictions, Mapping) else {"": self.predictions}
-            for name, table in models.items():
-                moved = table if self.from_ is None else retarget(table, self.from_, self.prevalence)
-                yield name, self._replace(predictions=moved)
-            return
-        for number, name in enumerate(self.classes):
-            read = ~np.isnan(self.target[:, number])
-            one = self._replace(
-                predictions=two_classes(self.predictions[read, number]),
-                target=self.target[read, number].astype(np.int64),
-                prevalence=self.prevalence[name],
-                from_=None if self.from_ is None else self.from_[name],
-                classes=("absent", "present"),
-                groups=None if self.groups is None else self.groups[read],
-            )
-            yield name, next(one.each())[1]
-
-
-class Cells(NamedTuple):
-    """A column over all chunks: the number of each row's cell among the distinct ones, −1 for an empty one."""
-
-    codes: np.ndarray
-    numbers: dict[Any, int]
-
-
-def is_model(path: Path) -> bool:
-    """Return whether a path is the folder of a model."""
-    return (path / "model.json").is_file()
-
-
-def labelled_by_model(folder: Path, data: Path, asked: Asked, each: Each) -> Labelled:
-    """Predict a labelled table at the population."""
-    from ..tabular import load_model
-
-    if asked.score or asked.from_ is not None or len(asked.target) > 1:
-        raise ValueError("Expected no --score, no --from and one --target with a model: it predicts at --population itself.")
-    mix = None if asked.population is None else parse_population(asked.population)
-    model = load_model(folder)
-    target = asked.target[0] if asked.target else model.target
-    table = open_for(model, data, asked.encoding, each)
-    names = _cell_columns(data, table.columns, [target], asked)
-
-    def rows(frame: pd.DataFrame, start: int) -> Any:
-        return model.predict_log_proba(frame, mix, warn=False), {name: _factorised(frame[name]) for name in names}
-
-    chunks = over_chunks(each, table, {*names, *(spec.name for spec in used(model))}, rows, used(model))
-    log_probs, cells = _collected(chunks, table.rows, names)
-    codes = _class_codes(cells[target], target, model.classes_)
-    prevalence = model.population if mix is None else model.prevalence_of(mix)
-    columns = _groups_and_subgroups(cells, asked)
-    return _with_labels(Labelled(log_probs, codes, prevalence, None, model.classes_, *columns), target)
-
-
-def labelled_scores(path: Path, asked: Asked, each: Each = map) -> Labelled:
-    """Read the scores and labels of a file: of classes, of a class by one model or several, or of findings."""
-    if is_model(path):
-        raise ValueError("Expected a labelled table after the model's folder, but got none: name it, or a file of scores.")
-    if not asked.target or asked.population is None:
-        raise ValueError("Expected --target and --population with a file of scores, but got none: add them.")
-    findings = len(asked.target) > 1
-    population = parse_rates(asked.population) if findings else parse_population(asked.population)
-    from_ = None if asked.from_ is None else parse_mix(asked.from_, rates=findings)
-    file = ScoreFile.open(path, asked.score, asked.target, asked.scale, asked.encoding, each)
-    if findings and len(file.columns) != len(asked.target):
-        raise ValueError(
-            f"Expected a --score for each of the {len(asked.target)} findings, --target, but got {len(file.columns)}: name "
-            "them in the same order. Several models of one condition have one --target."
-        )
-    if file.classes is not None:
-        file = positive_last(file, asked.positive)
-    names = _cell_columns(path, list(file.names), asked.target, asked)
-
-    def rows(frame: pd.DataFrame, start: int) -> Any:
-        plain = file.plain(frame, names)
-        return file.log_probs(frame, start), {name: _factorised(plain[name]) for name in names}
-
-    columns = [file.names[name] for name in [*file.columns, *names]]
-    log_probs, cells = _collected(over_chunks(each, file.table, columns, rows), file.table.rows, names)
-    file.warn_of(log_probs)
-    found = _of_findings if findings else _of_classes
-    return found(file, log_probs, cells, population, from_, asked)
-
-
-def _of_classes(
-    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
-) -> Labelled:
-    """Return labelled predictions of classes; without columns of classes, of those in the target column."""
-    (target,) = asked.target
-    predictions: Any = log_probs
-    classes: Sequence[Any]
-    if file.classes is None:
-        classes, codes = _two_classes(cells[target], target, file, asked.positive)
-        tables = dict(zip(file.columns, map(two_classes, log_probs.T), strict=True))
-        predictions = tables if len(tables) > 1 else tables[file.columns[0]]
-    else:
-        classes, codes = file.classes, _class_codes(cells[target], target, file.classes)
-    start = None if from_ is None else mix_of(classes, from_, "from_").population
-    at, columns = mix_of(classes, population), _groups_and_subgroups(cells, asked)
-    return _with_labels(Labelled(predictions, codes, at, start, classes, *columns), target)
-
-
-def _of_findings(
-    file: ScoreFile, log_probs: np.ndarray, cells: Mapping[str, Cells], population: Any, from_: Any, asked: Asked
-) -> Labelled:
-    import numpy as np
-
-    from ..prevalence import Prevalence
-    from ..prevalence.multilabel import by_finding
-
-    names = list(asked.target)
-
-    def by_name(rates: Any, option: str) -> dict[str, Any]:
-        given = rates if isinstance(rates, Mapping) else dict.fromkeys(names, rates)
-        return dict(zip(names, by_finding(given, option, names), strict=True))
-
-    codes = np.stack([_two_classes(cells[name], name, file, asked.positive)[1] for name in names], 1)
-    target = np.where(codes < 0, np.nan, codes)
-    prevalence = Prevalence.multilabel(by_name(population, "population"))
-    start = None if from_ is None else by_name(from_, "from_")
-    return Labelled(log_probs, target, prevalence, start, names, *_groups_and_subgroups(cells, asked))
-
-
-def _with_labels(found: Labelled, target: str) -> Labelled:
-    """Return the rows that have a label; warn of others."""
-    has = found.target >= 0
-    if not has.any():
-        raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
-    if has.all():
-        return found
-    warnings.warn(f"column {target!r}: {int((~has).sum()):,} rows have no label and are left out", UserWarning, stacklevel=2)
-    tables = found.predictions
-    return found._replace(
-        predictions={name: each[has] for name, each in tables.items()} if isinstance(tables, Mapping) else tables[has],
-        target=found.target[has],
-        groups=None if found.groups is None else found.groups[has],
-        by={name: each[has] for name, each in found.by.items()},
-    )
-
-
-def _cell_columns(path: Path, known: Sequence[str], targets: Sequence[str], asked: Asked) -> list[str]:
-    """Return the columns of labels, groups and subgroups, which the table must have."""
-    group = [] if asked.group is None else [asked.group]
-    require_columns(path, known, {"--target": targets, "--group": group, "--by": asked.by})
-    return list(dict.fromkeys([*targets, *group, *asked.by]))
-
-
-def _factorised(series: pd.Series) -> tuple[np.ndarray, Any]:
-    import pandas as pd
-
-    from ..tabular.columns import hashable
-
-    return pd.factorize(hashable(series).astype(object))
-
-
-def _collected(chunks: Iterable[Any], rows: int, names: Sequence[str]) -> tuple[np.ndarray, dict[str, Cells]]:
-    """Return the predictions of all chunks, and the cells of the other columns."""
-    import numpy as np
-
-    cells = {name: Cells(np.full(rows, -1, dtype=np.int32), {}) for name in names}
-    log_probs, start = np.empty(0), 0
-    for table, found in chunks:
-        log_probs = log_probs if start else np.empty((rows, table.shape[1]))
-        place = slice(start, start + len(table))
-        log_probs[place], start = table, place.stop
-        for name, (codes, own) in found.items():
-            known = [cells[name].numbers.setdefault(cell, len(cells[name].numbers)) for cell in own]
-            cells[name].codes[place] = np.array([*known, -1])[codes]
-    return log_probs, cells
-
-
-def _class_codes(cells: Cells, target: str, classes: Sequence[Any]) -> np.ndarray:
-    """Return the class number of each row; raise a ValueError for a label that is no class."""
-    import pandas as pd
-
-    from ..tabular.columns import class_numbers
-
-    return _of_rows(cells, class_numbers(pd.Series([*cells.numbers], dtype=object, name=target), classes))
-
-
-def _of_rows(cells: Cells, numbers: np.ndarray) -> np.ndarray:
-    """Return the number of each row, from those of the distinct cells; −1 for an empty cell."""
-    import numpy as np
-
-    return np.append(np.asarray(numbers, dtype=np.int64), -1)[cells.codes]
-
-
-def _groups_and_subgroups(cells: Mapping[str, Cells], asked: Asked) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """Return the number of each row's group, one of its own without a cell, and the subgroups: text, or numbers."""
-    import numpy as np
-
-    from ..tabular.columns import text_of
-
-    groups, by = None, {}
-    if asked.group is not None:
-        groups = cells[asked.group].codes.astype(np.int64)
-        groups[groups < 0] = len(cells[asked.group].numbers) + np.arange((groups < 0).sum())
-    for name in asked.by:
-        kinds = list(cells[name].numbers)
-        if all(isinstance(each, int | float) and not isinstance(each, bool) for each in kinds):
-            by[name] = np.array([*kinds, np.nan], dtype=np.float64)[cells[name].codes]
-        else:
-            by[name] = np.array([*map(text_of, kinds), "missing"], dtype=object)[cells[name].codes]
-    return groups, by
+    return population_of(mix, list(classes), np.full(len(classes), 1 / len(classes)), option)
 
 
 def positive_last(file: ScoreFile, positive: str | None) -> ScoreFile:
     """Return a file of two classes with the positive one last."""
-    from ..sklearn.population import likely_positive
-    from ..tabular.columns import matching_label
-
     classes: list[Any] = list(file.classes or ())
     second = likely_positive(classes) if positive is None else matching_label(positive, classes, "positive")
     if len(classes) != 2:
         return file
-    _require_positive(second, classes)
+    require_positive(second, classes)
     last = sorted(range(2), key=lambda number: classes[number] == second)
     return replace(file, columns=[file.columns[number] for number in last], classes=[classes[number] for number in last])
 
 
-def _two_classes(cells: Cells, target: str, file: ScoreFile, positive: str | None) -> tuple[list[Any], np.ndarray]:
-    """Return the two classes of a target column, the positive one last, and the class number of each row."""
-    import pandas as pd
-
-    from ..tabular.columns import labels_of
-
-    labels = labels_of(pd.Series([*cells.numbers], dtype=object, name=target), positive)
-    if len(labels.classes) != 2:
-        shown = ", ".join(map(repr, labels.classes[:10])) or "no label"
-        raise ValueError(
-            f"Expected two classes in column {target!r} of {file.path}, but got {len(labels.classes)}: {shown}. Figures "
-            "need rows of both; for more than two classes name the columns of their probabilities p_…, after the classes."
-        )
-    _require_positive(None if labels.guessed else labels.positive, labels.classes)
-    return list(labels.classes), _of_rows(cells, labels.codes)
+def rates_of(names: Sequence[str], mix: Any, option: str) -> list[Any]:
+    """Return the rate of each finding, or column of scores, from one for all or rates by name."""
+    return by_finding(mix if isinstance(mix, Mapping) else dict.fromkeys(names, mix), option, names)
 
 
-def _require_positive(positive: Any, classes: Sequence[Any]) -> None:
+def moved_columns(file: ScoreFile, end: Any, keep: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns of the moved scores, and those of the file that are kept."""
+    if file.classes is None:
+        rates = [float(rate.population[1]) if isinstance(rate, Prevalence) else rate for rate in end]
+        new = [f"{name}_at_{rate:.4g}" for name, rate in zip(file.columns, rates, strict=True)]
+        return new, kept_columns(list(file.names), keep, new)
+    own = [name for name in file.names if name in (*file.columns, PREDICTED)]
+    limits = {f"{side}_{label}" for label in file.classes for side in ("low", "high")}
+    stale = [name for name in file.names if name in limits] if limits <= {*file.names} else []
+    if stale:
+        warnings.warn(f"columns {stale} are limits at the other population: they are left out", stacklevel=1)
+    others = kept_columns([name for name in file.names if name not in stale], keep, [])
+    return list(file.columns), [*(name for name in others if name not in own), *own] if keep else others
+
+
+def moved(file: ScoreFile, log_probs: np.ndarray, start: Any, end: Any) -> np.ndarray:
+    """Return the log-probabilities of a chunk at other class frequencies."""
+    if not len(log_probs):
+        return log_probs
+    if file.classes is not None:
+        return np.asarray(retarget(log_probs, start, end))
+    columns = zip(log_probs.T, start, end, strict=True)
+    return np.stack([retarget(two_classes(log_p), at, to)[:, 1] for log_p, at, to in columns], 1)
+
+
+def with_scores(file: ScoreFile, frame: pd.DataFrame, new: Sequence[str], log_probs: np.ndarray) -> pd.DataFrame:
+    """Return columns of a chunk with these scores, and the more probable class in place of that in the file."""
+    added = dict(zip(new, file.scores(log_probs).T, strict=True))
+    if file.classes is not None and PREDICTED in frame:
+        added[PREDICTED] = np.array(file.classes, dtype=object)[log_probs.argmax(1)]
+    return frame.assign(**added)
+
+
+def sums_of(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return, by column, the sums of the risks before and after, and how many of them are exactly 0 or 1."""
+    return np.stack([np.exp(before).sum(0), np.exp(after).sum(0), certain(before)])
+
+
+def require_positive(positive: Any, classes: Sequence[Any]) -> None:
+    """Raise a ValueError if it is not known which of two classes is the positive one."""
     if positive is None:
         first, second = classes
         raise ValueError(

@@ -18,8 +18,7 @@ from typer.core import TyperCommand
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work, processors
 from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
-from .commands import argument, option
-from .tables import check_engine
+from .commands import argument, check_engine, option
 from .terminal import progress, require
 
 TOY = "toy"
@@ -211,29 +210,22 @@ def machine_of(options: Mapping[str, Any], groups: int) -> Machine:
     """Return the machine for these options; raise ValueError if they conflict or a device is missing."""
     devices = options.get("devices", 1)
     name = options.get("engine", "processes" if processors() > 1 and devices == 1 else "in-process")
-    _check_machine(name, options, devices)
-    if name == "ray":
-        require("ray")
+    check_engine(name, options.get("address"), ENGINES)
+    if "workers" in options and name == "in-process":
+        raise ValueError("Expected --workers with --engine processes, but got the engine in-process: leave it out.")
+    if devices > 1 and name != "in-process":
+        raise ValueError(
+            f"Expected --engine in-process with {devices} devices, but got {name}: devices train one net together."
+        )
     work = _work(options, elsewhere="address" in options)
     if name == "in-process":
         return Machine(InProcess(), work, 1, "1 process" if devices == 1 else f"{devices} devices")
     workers = min(options.get("workers", processors()), max(1, groups))
     if name == "processes":
         return Machine(Processes(workers), work, workers, "1 process" if workers == 1 else f"{workers} processes")
+    require("ray")
     words = "Ray" if "address" in options else "1 worker of Ray" if workers == 1 else f"{workers} workers of Ray"
     return Machine(OnRay(options.get("address"), options.get("workers")), work, workers, words)
-
-
-def _check_machine(name: str, options: Mapping[str, Any], devices: int) -> None:
-    check_engine(name, options.get("address"), ENGINES)
-    if "workers" in options and name == "in-process":
-        raise ValueError("Expected --workers with --engine processes, but got the engine in-process: leave it out.")
-    if options.get("workers", 1) < 1:
-        raise ValueError(f"Expected at least 1 worker, but got {options['workers']}: leave it out for one per core.")
-    if devices > 1 and name != "in-process":
-        raise ValueError(
-            f"Expected --engine in-process with {devices} devices, but got {name}: devices train one net together."
-        )
 
 
 def _work(options: Mapping[str, Any], elsewhere: bool) -> Work:

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import csv
 import gzip
-import re
 import sys
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 
 from .. import __version__
 from ..atomic_files import check_writable, whole_path
-from .terminal import printable, progress, require
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from ..tabular import ColumnSpec, TableModel, TableStream
-    from ..tabular.pipelines import OddCells
+from ..ray_cluster import connected, last_line, other_version
+from ..tabular import ColumnSpec, TableModel, TableStream, open_table
+from ..tabular.columns import is_formula, is_text, warn_of
+from ..tabular.pipelines import OddCells, odd_cells, odd_findings, require_columns
+from .commands import check_engine
+from .terminal import progress, require
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-ENGINES = ("in-process", "ray")
 _RETRIES = 3
-
-
-def check_engine(name: str, address: str | None, engines: Collection[str] = ENGINES) -> None:
-    """Raise ValueError for an unknown engine, or for an address that it does not use."""
-    if name not in engines:
-        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(engines)}.")
-    if address is not None and name != "ray":
-        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
 
 
 @contextmanager
@@ -54,7 +47,6 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
         yield map
         return
     require("ray")
-    from ..ray_cluster import connected
 
     with connected(address) as ray, redirect_stdout(sys.stderr):  # Ray prints there what happens to workers
         yield partial(_on_ray, ray)
@@ -63,25 +55,25 @@ def engine_of(name: str, address: str | None) -> Iterator[Each]:
 def over_chunks(
     each: Each,
     table: TableStream,
-    columns: Collection[str | None],
+    columns: Collection[str],
     job: Callable[[pd.DataFrame, int], Any],
-    specs: Sequence[ColumnSpec] = (),
+    model: TableModel | None = None,
 ) -> Iterator[Any]:
     """Yield what `job` makes of each chunk of a table, in order; show the progress, and warn of cells unknown in training.
 
     Args:
         each: of `engine_of`.
         table: the table.
-        columns: those to read.
+        columns: those to read, besides those of the model.
         job: takes a data frame and the number of its first row.
-        specs: the columns of the model.
+        model: the model that predicts the rows, if there is one.
     """
-    from ..tabular.columns import warn_of
-    from ..tabular.pipelines import odd_cells, odd_findings
+    specs = _used(model)
+    wanted = {*columns, *(spec.name for spec in specs)}
 
     def of_part(part: int) -> Iterator[tuple[int, OddCells, Any]]:
         start = table.start(part)
-        for frame in table.frames(columns, part):
+        for frame in table.frames(wanted, part):
             yield len(frame), odd_cells(frame, specs), job(frame, start)
             start += len(frame)
 
@@ -96,6 +88,16 @@ def over_chunks(
     warn_of(odd_findings(odd, table.rows, specs))
 
 
+def stacked(chunks: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Return the rows of all chunks as one table; they are never held twice."""
+    found, start = np.empty(0), 0
+    for chunk in chunks:
+        found = found if start else np.empty((rows, chunk.shape[1]))
+        found[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return found
+
+
 def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, others_as_text: bool = False) -> TableStream:
     """Open a table that a model is to predict, and warn of what was found about its files.
 
@@ -104,21 +106,17 @@ def open_for(model: TableModel, path: Path, encoding: str | None, each: Each, ot
     Raises:
         ValueError: if it cannot be read, or lacks a column of the model.
     """
-    from ..tabular import open_table
-    from ..tabular.columns import warn_of
-    from ..tabular.pipelines import require_columns
-
-    known = {spec.name for spec in used(model)}
+    known = {spec.name for spec in _used(model)}
     text = (lambda name: name not in known) if others_as_text else ()
     table = open_table(path, encoding=encoding, text_columns=text, each=each)
-    require_columns(table.columns, used(model))
+    require_columns(table.columns, _used(model))
     warn_of(table.findings)
     return table
 
 
-def used(model: TableModel) -> list[ColumnSpec]:
+def _used(model: TableModel | None) -> list[ColumnSpec]:
     """Return the columns that a model looks at: none if it always answers its population."""
-    return [] if model.fitted is None else model.columns
+    return [] if model is None or model.fitted is None else model.columns
 
 
 def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -136,8 +134,6 @@ def _on_ray(ray: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> I
 
 def _task(version: str, function: Callable[[Any], Any], item: Any) -> Any:
     """Do one part on a machine of the cluster; return a user's error, as Ray would add a traceback to its message."""
-    from ..ray_cluster import other_version
-
     if version != __version__:
         return other_version(version, __version__)
     try:
@@ -148,8 +144,6 @@ def _task(version: str, function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def _result(ray: Any, item: Any, task: Any) -> Any:
-    from ..ray_cluster import last_line
-
     try:
         found = ray.get(task)
     except ray.exceptions.RayError as error:
@@ -164,13 +158,14 @@ def _result(ray: Any, item: Any, task: Any) -> Any:
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 PREDICTED = "predicted"
-# Spreadsheet programs read text as a formula if it begins with one of these characters and is not a number.
-_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff]*[=+\-@＝＋－＠]\s*\S|\s*[\t\r]")
-_NUMBER = re.compile(r"\s*[+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?\s*")
 
 
-def check_output(path: Path, overwrite: bool = True) -> None:
-    """Raise a ValueError, OSError or ModuleNotFoundError if predictions cannot be written to this path."""
+def check_output(path: Path | None, overwrite: bool = True, json: bool = False) -> None:
+    """Raise a ValueError or OSError if predictions cannot be written to this path, or beside JSON."""
+    if path is None:
+        if json:
+            raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
+        return
     if not path.name.lower().endswith(ENDINGS):
         raise ValueError(f"Expected a file that ends in {', '.join(ENDINGS)}, but got {path}: predictions.csv, say.")
     if path.is_dir() or not path.parent.is_dir():
@@ -179,8 +174,6 @@ def check_output(path: Path, overwrite: bool = True) -> None:
     if path.exists() and not overwrite:
         raise ValueError(f"Expected a new file, but {path} exists: choose another name, or add --overwrite.")
     check_writable(path.parent)
-    if path.name.lower().endswith(".parquet"):
-        require("pyarrow")
 
 
 def writes_text(out: Path | None) -> bool:
@@ -222,8 +215,6 @@ class FileFormat(NamedTuple):
         In CSV, text that a spreadsheet program would run as a formula gets an apostrophe in front.
         """
         if self.schema is not None:
-            import pyarrow as pa
-
             return pa.Table.from_pandas(frame, self.schema, preserve_index=False), Counter()
         safe, changed = without_formulas(frame)
         text = safe.to_csv(header=False, index=False, sep=self.delimiter, quoting=_quoting(frame))
@@ -263,39 +254,34 @@ def write_table(
     out: Path | BinaryIO,
     each: Each,
     types: Mapping[str, Any],
-    specs: Sequence[ColumnSpec] = (),
+    model: TableModel | None = None,
 ) -> tuple[Counter[str], np.ndarray]:
     """Change a table and write it, chunk by chunk; return the cells that got an apostrophe, and sums over the rows.
 
     Args:
         table: the table.
-        columns: those that are read.
+        columns: those that are read, besides those of the model.
         change: takes a chunk and the number of its first row; returns the chunk to write, and its sums.
         out: file to write, or standard output.
         each: of `engine_of`.
         types: Arrow's types of columns for which pandas has none.
-        specs: the columns of the model.
+        model: the model that predicts the rows, if there is one.
     """
 
     def content(frame: pd.DataFrame, start: int) -> tuple[Any, Counter[str], np.ndarray]:
         made, numbers = change(frame, start)
         return *file.content(made), numbers
 
-    empty, sums = change(table.empty(columns), 0)
+    empty, sums = change(table.empty(dict.fromkeys([*columns, *(spec.name for spec in _used(model))])), 0)
     file = FileFormat.of(out if isinstance(out, Path) else None, empty, types)
     changed = file.changed_names()
     with file.written(out) as write:
-        for rows, more, numbers in over_chunks(each, table, columns, content, specs):
+        for rows, more, numbers in over_chunks(each, table, columns, content, model):
             write(rows)
             changed, sums = changed + more, sums + numbers
+    for name, cells in changed.items():
+        warnings.warn(f"column {name!r}: {cells} cells begin like a formula and got an apostrophe in front", stacklevel=2)
     return changed, sums
-
-
-def warn_of_apostrophes(changed: Mapping[str, int]) -> None:
-    """Say on standard error how many cells of each column got an apostrophe."""
-    for column, cells in changed.items():
-        text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
-        print(f"rightloss: warning: {printable(text)}", file=sys.stderr)
 
 
 def kept_columns(columns: Sequence[str], keep: Sequence[str], new: Sequence[str]) -> list[str]:
@@ -318,9 +304,6 @@ def open_predictions(
     Returns:
         The table, and the names of its columns by those without the apostrophe of a formula.
     """
-    from ..tabular import open_table
-    from ..tabular.columns import warn_of
-
     table = open_table(path, encoding=encoding, text_columns=lambda name: is_text(_without_apostrophe(name)), each=each)
     warn_of(table.findings)
     return table, {name if table.is_parquet else _without_apostrophe(name): name for name in table.columns}
@@ -332,6 +315,39 @@ def as_predicted(frame: pd.DataFrame, names: Mapping[str, str], is_parquet: bool
     for name in [] if is_parquet else _text_columns(plain):
         plain[name] = plain[name].astype(object).map(_without_apostrophe)
     return plain
+
+
+def probability_names(model: TableModel) -> list[str]:
+    """Return the name of each class's column of probabilities, as `read_table` reads it."""
+    return [f"p_{label}".strip() for label in model.classes_]
+
+
+def limit_names(model: TableModel) -> list[str]:
+    """Return the names of each class's columns of limits."""
+    return [f"{side}_{label}" for label in model.classes_ for side in ("low", "high")]
+
+
+def plain_classes(model: TableModel) -> list[Any]:
+    """Return the classes for a column of a file: as text if they are of several types."""
+    alike = len({type(label) for label in model.classes_}) == 1
+    return list(model.classes_) if alike else [str(label) for label in model.classes_]
+
+
+def with_predictions(
+    frame: pd.DataFrame,
+    log_probs: np.ndarray,
+    model: TableModel,
+    threshold: float | None,
+    limits: tuple[np.ndarray, np.ndarray] | None = None,
+) -> pd.DataFrame:
+    """Return the columns with a probability per class, its limits, and the predicted class."""
+    probabilities = np.exp(log_probs)
+    best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
+    names, ends = probability_names(model), [] if limits is None else limit_names(model)
+    added = dict(zip(names, probabilities.T, strict=True)) | {PREDICTED: np.array(plain_classes(model), dtype=object)[best]}
+    if limits is not None:
+        added |= dict(zip(ends, np.stack(limits, 2).reshape(len(frame), len(ends)).T, strict=True))
+    return frame.assign(**added)[in_order(list(frame.columns), names, ends)]
 
 
 def in_order(columns: Sequence[str], probabilities: Sequence[str], limits: Sequence[str] = ()) -> list[str]:
@@ -356,7 +372,6 @@ def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
 
     Text that has apostrophes before a formula gets one more, so that one can be removed from each.
     """
-    import numpy as np
     import pandas as pd
 
     safe, changed = frame.copy(deep=False), Counter[str]()
@@ -371,7 +386,6 @@ def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
 
 def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
     """Return Arrow's types of the columns, which do not depend on the cells of a chunk."""
-    import pyarrow as pa
 
     schema = pa.Schema.from_pandas(empty, preserve_index=False)
     for number, name in enumerate(empty.columns):
@@ -381,10 +395,7 @@ def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
 
 
 def _text_columns(frame: pd.DataFrame) -> list[str]:
-    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
-
-    others = (is_numeric_dtype, is_bool_dtype, is_datetime64_any_dtype)
-    return [name for name in frame.columns if not any(is_other(frame[name]) for is_other in others)]
+    return [name for name in frame.columns if is_text(frame[name])]
 
 
 def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
@@ -403,5 +414,4 @@ def _without_apostrophe(cell: Any) -> Any:
 
 
 def _is_formula(cell: object) -> bool:
-    text = cell.lstrip("'") if isinstance(cell, str) else ""
-    return bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text)
+    return isinstance(cell, str) and is_formula(cell.lstrip("'"))

@@ -3,9 +3,9 @@
 Stage: bundled tables, CT series or files → data sets with labels, votes, patients, features and patches → views → logits.
 
     build, readings                   the annotations: how the tables were made; the tables, as data frames
-    outlines, volumes                 readers' outlines: pixels inside, sizes, contour volumes, cached on disk
-    votes, splits, sets               labels from votes; folds by patient; the paper's data sets
-    npz, archive, nodulemnist         data sets from files
+    volumes                           readers' outlines: pixels inside, contour volumes, cached on disk
+    splits, sets                      folds by patient; the paper's data sets, and labels from votes
+    archive, nodulemnist              data sets from files
     ct/                               DICOM series → CT patches
     views                             patches → views: planes through patches, random or fixed
     nets/                             views → logits
@@ -13,6 +13,7 @@ Stage: bundled tables, CT series or files → data sets with labels, votes, pati
 
 from .archive import Archive as Archive
 from .archive import read_archive as read_archive
+from .archive import window as window
 from .archive import write_archive as write_archive
 from .nodulemnist import NoduleMNIST as NoduleMNIST
 from .nodulemnist import read_nodulemnist as read_nodulemnist
@@ -21,17 +22,16 @@ from .readings import nodules as nodules
 from .sets import NoduleSet as NoduleSet
 from .sets import balanced_set as balanced_set
 from .sets import binary_set as binary_set
+from .sets import binary_votes as binary_votes
+from .sets import expected_score as expected_score
+from .sets import majority as majority
 from .sets import montage as montage
 from .sets import rating_set as rating_set
-from .sets import window as window
+from .sets import rounded_mean as rounded_mean
+from .sets import vote_shares as vote_shares
 from .splits import folds as folds
 from .splits import train_valid_test as train_valid_test
 from .views import FixedViews as FixedViews
 from .views import RandomViews as RandomViews
 from .views import average_over_views as average_over_views
 from .volumes import contour_volumes as contour_volumes
-from .votes import binary_votes as binary_votes
-from .votes import expected_score as expected_score
-from .votes import majority as majority
-from .votes import rounded_mean as rounded_mean
-from .votes import vote_shares as vote_shares

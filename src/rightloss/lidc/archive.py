@@ -1,6 +1,7 @@
-"""Nodule archives: patches, readers' ratings and patients in one `.npz` file.
+"""Nodule archives: patches, readers' ratings and patients in one `.npz` file; HU as grey levels.
 
 Stage: path → `Archive`: patches `(n, d, h, w)` or `(n, h, w)` in HU, ratings `(n, readers)`, patients, columns; and back.
+Patches in HU → grey levels in [0, 1].
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Float32, Float64, Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..atomic_files import whole_file
-from .npz import Npz, StoredArray, open_npz
-
-__all__ = ["Archive", "read_archive", "write_archive"]
+from ..serialization import Npz, StoredArray, open_npz
+from ..tensors import tensor_of
 
 _PARTS = ("patches", "ratings", "patient_id", "spacing_mm")
-_BLOCK = 1 << 24  # bytes of patches checked at a time
 _KINDS = {  # kinds of dtypes, and their description in messages
     "patches": ("iuf", "numbers in HU of shape (n, d, h, w) or (n, h, w), none of them 0"),
     "ratings": ("iu", "integers, a column per reader"),
@@ -166,7 +165,32 @@ def write_archive(
     every = {"patches": images, **arrays, "patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
     with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in every.items():
-            _write(archive, name, array)
+            info = zipfile.ZipInfo(f"{name}.npy")  # the default date, 1980, so that the bytes are the same on any day
+            with archive.open(info, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def window(hu: ArrayLike, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
+    """Return Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1).
+
+    Examples:
+        >>> from rightloss.lidc import window
+        >>> window([-2000, -300, 400])
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+    if not low < high:
+        raise ValueError(f"Expected `low` below `high`, but got {low} and {high}: air is at −1000 HU, calcium above 400.")
+    return tensor_of(hu, "hu").to(torch.float32, copy=True).sub_(low).div_(high - low).clamp_(0, 1)
+
+
+def grey_levels(patches: Tensor) -> Tensor:
+    """Apply `window`; raise a ValueError if the numbers cannot be HU, because grey levels would all become equal."""
+    if patches.dtype == torch.uint8 or (len(patches) and 0 <= patches.min() and patches.max() <= 1):
+        raise ValueError(
+            f"Expected the archive's patches in Hounsfield units, but got {patches.dtype} from {patches.min()} to "
+            f"{patches.max()}: write it again in HU, or take `.volumes()` as they are."
+        )
+    return window(patches)
 
 
 def row_numbers(rows: int | ArrayLike, total: int) -> NDArray[np.int64]:
@@ -181,20 +205,6 @@ def row_numbers(rows: int | ArrayLike, total: int) -> NDArray[np.int64]:
             f"{repr(rows)[:80]}: rows are counted from 0."
         )
     return array.astype(np.int64) % max(1, total)
-
-
-def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    info = zipfile.ZipInfo(f"{name}.npy")  # the default date, 1980, so that the bytes are the same on any day
-    with archive.open(info, "w", force_zip64=True) as file:
-        facts = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
-        np.lib.format.write_array_header_1_0(file, facts)
-        for rows in _blocks(array) if array.ndim else [array]:
-            file.write(np.ascontiguousarray(rows).tobytes())
-
-
-def _blocks(array: NDArray[Any]) -> list[NDArray[Any]]:
-    rows = max(1, _BLOCK * len(array) // max(1, array.nbytes))
-    return [array[start : start + rows] for start in range(0, len(array), rows)]
 
 
 def _as_array(values: int | float | ArrayLike, name: str) -> NDArray[Any]:
@@ -249,12 +259,9 @@ def _checked(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: s
         columns["spacing_mm"] = spacing
     if patches.dtype.kind == "f":
         shown = np.full(len(patches), "not")
-        _refuse_rows(~_finite_rows(patches), "finite `patches`", shown, where, "fill it, or leave it out")
+        finite = np.array([np.isfinite(patch).all() for patch in patches])  # one by one, because they may be mapped
+        _refuse_rows(~finite, "finite `patches`", shown, where, "fill it, or leave it out")
     return columns
-
-
-def _finite_rows(patches: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.concatenate([np.isfinite(block).all(tuple(range(1, block.ndim))) for block in _blocks(patches)])
 
 
 def _plain(array: NDArray[Any], name: str, where: str) -> NDArray[Any]:

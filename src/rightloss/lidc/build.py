@@ -18,6 +18,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from ..atomic_files import whole_file
-from .outlines import Outline, measure, points_of
-from .readings import CHARACTERISTICS, DATA, OUTLINES, READINGS, SCANS, outline_table
+from .readings import CHARACTERISTICS, DATA, OUTLINES, READINGS, SCANS, Outline, Points, outline_table
+from .volumes import Mask, mask_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -162,6 +163,60 @@ def _closest(outlines: Sequence[np.ndarray], tolerance: float) -> Float64[np.nda
 def _by_first(groups: np.ndarray) -> Int[np.ndarray, " n"]:
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Size and centre of one reading.
+
+    Attributes:
+        diameter_mm: the largest distance within a slice between two pixels of an outline.
+        volume_mm3: pixels inside, times the volume of one; 0 where the outlines enclose nothing.
+        surface_mm2: 2/3 of the area of all faces between a pixel inside and one outside. Each axis sees the surface S from both
+            sides as `∫ |n_axis| dS`, and the mean of `|n_x| + |n_y| + |n_z|` over all directions is 3/2.
+        x, y: column and row of the centre of mass of the pixels inside, or of the outlines where there are none.
+        slice_index: its centre along the scan, in slices.
+    """
+
+    diameter_mm: float
+    volume_mm3: float
+    surface_mm2: float
+    x: float
+    y: float
+    slice_index: float
+
+
+def measure(outlines: Sequence[Outline], pixel_spacing: float, slice_spacing: float) -> Measures:
+    """Return size and centre of one reading; spacings in mm."""
+    mask = mask_of(outlines)
+    pixels = np.argwhere(mask.inside) + mask.first if mask.inside.any() else points_of(outlines)[:, ::-1]
+    slice_index, y, x = pixels.mean(0).tolist()
+    return Measures(
+        diameter_mm=max(diameter(outline.points) for outline in outlines) * pixel_spacing,
+        volume_mm3=float(mask.inside.sum()) * pixel_spacing**2 * slice_spacing,
+        surface_mm2=_surface(mask, pixel_spacing, slice_spacing),
+        x=x,
+        y=y,
+        slice_index=slice_index,
+    )
+
+
+def _surface(mask: Mask, pixel_spacing: float, slice_spacing: float) -> float:
+    padded = np.pad(mask.inside, 1)
+    lid, side = pixel_spacing**2, pixel_spacing * slice_spacing
+    faces = sum(area * np.count_nonzero(np.diff(padded, axis=axis)) for axis, area in enumerate((lid, side, side)))
+    return float(faces * 2 / 3)
+
+
+def points_of(outlines: Sequence[Outline]) -> Int[np.ndarray, "_ 3"]:
+    """Return column, row and slice number of every outline pixel."""
+    return np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in outlines])
+
+
+def diameter(points: Points) -> float:
+    """Return the largest distance between two of its pixels' centres, in pixels."""
+    x, y = points.T
+    return float(np.sqrt(((x[:, None] - x) ** 2 + (y[:, None] - y) ** 2).max()))
 
 
 if __name__ == "__main__":

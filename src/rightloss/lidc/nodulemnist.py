@@ -19,10 +19,8 @@ from jaxtyping import Float32, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .npz import Npz, StoredArray, open_npz
+from ..serialization import Npz, StoredArray, open_npz
 from .sets import NoduleSet, PatchSource
-
-__all__ = ["NoduleMNIST", "read_nodulemnist"]
 
 COUNTS = {"train": 1158, "val": 165, "test": 310}  # as published
 SIDES = (28, 64)

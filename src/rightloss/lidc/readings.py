@@ -2,8 +2,9 @@
 
 Stage: `data/readings.csv`, `data/scans.csv` → `annotations()`, `nodules()`; `data/outlines.npz` ⇄ `OutlineTable`.
 
-Nothing is compressed, so that equal tables are equal bytes with any library. An outline is its first pixel and one byte for
-each step to the next: the high half is the step in x plus 8, the low half the step in y plus 8.
+A reader of LIDC-IDRI drew, slice by slice, the first pixels *outside* the nodule. Another kind of outline, an exclusion, cuts a
+hole. Nothing is compressed, so that equal tables are equal bytes with any library. An outline is its first pixel and one byte
+for each step to the next: the high half is the step in x plus 8, the low half the step in y plus 8.
 
 What: every reading of the 1018 chest CT scans of LIDC-IDRI, by up to four radiologists each. Licence: CC BY 3.0, attribution
     in NOTICE.
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32, Int, Int16, UInt8
 
-from ..extras import install
-from .outlines import Outline, Points
+from ..extras import imported
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Points = Int[np.ndarray, "_ 2"]
 DATA = Path(__file__).parent / "data"
-READINGS, SCANS, OUTLINES = "readings.csv", "scans.csv", "outlines.npz"
+OUTLINES, READINGS, SCANS = TABLES = "outlines.npz", "readings.csv", "scans.csv"
 RATINGS = (1, 2, 3, 4, 5)
 CHARACTERISTICS = (
     "subtlety",
@@ -54,7 +55,7 @@ def annotations() -> "DataFrame":
         of the scans.
         contrast: whether contrast medium was given.
         subtlety, …, texture, malignancy: the reader's ratings, 1 to 5 (calcification 1 to 6).
-        diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `outlines.Measures`.
+        diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `build.Measures`.
         x, y, z: its centre: column and row in pixels, counted from 0, and the DICOM position in mm.
 
     Examples:
@@ -124,11 +125,22 @@ def _centres(readings: "DataFrame") -> "DataFrame":
 
 
 def _pandas() -> ModuleType:
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"pandas is needed for the tables of LIDC-IDRI: {install('lidc')}", name="pandas") from error
-    return pandas
+    return imported("pandas", "pandas is needed for the tables of LIDC-IDRI", "lidc")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One closed outline in one slice.
+
+    Attributes:
+        points: column and row (x, y) of its pixels in order, counted from 0; the last one may repeat the first.
+        slice_index: the slice of the scan, counted from 0 in ascending z.
+        inclusion: False for a hole.
+    """
+
+    points: Points
+    slice_index: int
+    inclusion: bool = True
 
 
 @dataclass(frozen=True)

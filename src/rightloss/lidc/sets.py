@@ -1,7 +1,9 @@
-"""The paper's data sets: binary, rating, and balanced with metadata.
+"""The paper's data sets: binary, rating, and balanced with metadata; their labels from readers' votes.
 
 Stage: `nodules()` or a nodule archive → `NoduleSet`: labels, votes, patients, features and patches, row by row.
-`votes.py` turns votes into labels.
+
+Stage: counts of votes `(n, k)` → shares `(n, k)`; votes, shares or probabilities `(n, k)` → a class `(n,)` or a score `(n,)`.
+The same rules apply to readers' ratings and to predictions.
 """
 
 from __future__ import annotations
@@ -15,27 +17,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64, Shaped
+from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..extras import install
+from ..arrays import checked_choice
+from ..extras import imported
 from ..tensors import tensor_of
-from .archive import Archive, read_archive, row_numbers
+from .archive import Archive, grey_levels, read_archive, row_numbers
 from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules
 from .volumes import contour_volumes
-from .votes import UNDECIDED, binary_labels, binary_votes, rounded_mean, vote_shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THICKEST, SMALLEST, READERS = 2.5, 3.0, 3  # mm of a slice, mm of diameter, readers of a rating
+UNDECIDED = -1
+RULES = ("majority", "mean")  # how readers' ratings become benign or malignant
+_ROUNDING = 1e-6  # tolerance of a score: fractions such as 1/6 in float32 must not move a half below itself
 FEATURES = (*CHARACTERISTICS, *SIZES)
 # Content of a radiology report: size, solidity, calcification, fat or fluid inside, and contrast.
 # The readers' other characteristics describe the outline, which is visible in the image.
 METADATA = ("diameter_mm", "texture", "calcification", "internal_structure", "contrast")
-COUNTS = {"binary": (1068, 344), "binary by mean": (1162, 557), "rating": (88, 191, 585, 246, 82)}
-COUNTS |= dict.fromkeys(("balanced", "balanced by mean"), (340, 339))
+BALANCED = (340, 339)  # benign and malignant
 
 # Columns of an archive that identify the nodule, describe the scan, or reveal the label; readers mark what looks malignant.
 _NO_FEATURES = {"nodule", "nodule_id", "scan", "x", "y", "z", "outside"}
@@ -163,7 +167,7 @@ def binary_set(archive: Source = None, features: str | Sequence[str] | None = No
         >>> binary_set(rule="mean")
         NoduleSet(binary by mean: 1719 nodules (1162/557), 696 patients, 11 features)
     """
-    return _expected(_binary("binary", _columns_of(archive), features, rule), archive)
+    return _binary("binary", _table_of(archive), features, rule)
 
 
 def rating_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
@@ -177,10 +181,9 @@ def rating_set(archive: Source = None, features: str | Sequence[str] | None = No
         >>> rating_set().labels.bincount()
         tensor([ 88, 191, 585, 246,  82])
     """
-    table = _columns_of(archive)
-    table = table.where(_thin(table) & (table.counts.sum(1) >= READERS))
-    labels, votes = rounded_mean(table.counts), vote_shares(table.counts)
-    return _expected(_made("rating", table, labels, votes, _feature_columns(table, features)), archive)
+    table = _table_of(archive)
+    kept = _thin(table) & (table.counts.sum(1) >= READERS)
+    return _made("rating", table, kept, rounded_mean(table.counts), vote_shares(table.counts), features)
 
 
 def balanced_set(archive: Source = None, features: str | Sequence[str] | None = None, rule: str = "majority") -> NoduleSet:
@@ -195,33 +198,93 @@ def balanced_set(archive: Source = None, features: str | Sequence[str] | None = 
         >>> balanced_set().feature_names
         ('log_diameter_mm', 'texture', 'calcification', 'internal_structure', 'contrast')
     """
-    table = _columns_of(archive)
+    table = _table_of(archive)
     if features is None:
         others = [name for name in _open_columns(table) if name not in FEATURES]
         features = [name for name in METADATA if name in table.columns] + [name for name in others if name not in METADATA]
     binary = _binary("balanced", table, features, rule)
     available = torch.bincount(binary.labels, minlength=2).tolist()
-    wanted = COUNTS["balanced"]
-    if any(there < needed for there, needed in zip(available, wanted, strict=True)):
-        wanted = (min(available),) * 2
-    if not all(wanted):
+    if not all(available):
         raise ValueError(f"Expected benign and malignant nodules, but got {available}: each class is half of a balanced set.")
+    wanted = BALANCED if np.greater_equal(available, BALANCED).all() else (min(available),) * 2
     order = sorted(range(len(binary)), key=lambda row: sha256(f"balanced:{int(binary.nodules[row])}".encode()).digest())
     chosen = [[row for row in order if binary.labels[row] == label][: wanted[label]] for label in (0, 1)]
-    return _expected(binary.subset(sorted(chosen[0] + chosen[1])), archive)
+    return binary.subset(sorted(chosen[0] + chosen[1]))
 
 
-def window(hu: ArrayLike, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
-    """Return Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1).
+def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
+    """Return the fraction of an example's votes for each class: its soft label.
+
+    Args:
+        votes: `(n, k)`, the number of readers for each class; fractions or probabilities are returned unchanged, up to
+            rounding. Every row needs a vote. Log-probabilities are not votes: pass `log_probs.exp()`.
 
     Examples:
-        >>> from rightloss.lidc import window
-        >>> window([-2000, -300, 400])
-        tensor([0.0000, 0.5000, 1.0000])
+        >>> from rightloss.lidc import vote_shares
+        >>> vote_shares([[3, 1], [0, 2]])
+        tensor([[0.7500, 0.2500],
+                [0.0000, 1.0000]])
     """
-    if not low < high:
-        raise ValueError(f"Expected `low` below `high`, but got {low} and {high}: air is at −1000 HU, calcium above 400.")
-    return tensor_of(hu, "hu").to(torch.float32, copy=True).sub_(low).div_(high - low).clamp_(0, 1)
+    table = _votes(votes)
+    return (table / table.sum(1, keepdim=True)).to(torch.get_default_dtype())
+
+
+def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
+    """Return fractions for benign and malignant from ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, 3 is half of
+    each.
+
+    Examples:
+        >>> from rightloss.lidc import binary_votes
+        >>> binary_votes([[1, 0, 2, 1, 0]])
+        tensor([[0.5000, 0.5000]])
+    """
+    shares = vote_shares(votes)
+    if shares.shape[1] != 5:
+        raise ValueError(f"Expected votes for the ratings 1 to 5, but got {shares.shape[1]} columns: pass `.ratings`.")
+    malignant = shares[:, 3] + shares[:, 4] + shares[:, 2] / 2
+    return torch.stack([1 - malignant, malignant], 1)
+
+
+def binary_labels(votes: ArrayLike, rule: str = "majority") -> Int64[Tensor, " n"]:
+    """Return 0 (benign), 1 (malignant) or `UNDECIDED` (−1) from ratings `(n, 5)`: majority or mean below, above or at 3."""
+    checked_choice(rule, "rule", RULES, "the majority gives the paper's counts, the mean is its text")
+    above = (majority(votes) + 1 if rule == "majority" else expected_score(votes)) - 3
+    return torch.where(above.abs() < _ROUNDING, UNDECIDED, (above > 0).long())
+
+
+def majority(votes: ArrayLike) -> Int64[Tensor, " n"]:
+    """Return the class with most votes, or the most probable one, counted from 0; the lowest in a tie.
+
+    Examples:
+        >>> from rightloss.lidc import majority
+        >>> majority([[1, 2, 0], [1, 1, 0]])
+        tensor([1, 0])
+    """
+    return _votes(votes).argmax(1)
+
+
+def expected_score(votes: ArrayLike) -> Float64[Tensor, " n"]:
+    """Return the mean rating, s = Σ_k k p_k, with classes counted from 1 as readers count them.
+
+    Examples:
+        >>> from rightloss.lidc import expected_score
+        >>> expected_score([[1, 0, 0, 1, 0]])
+        tensor([2.5000], dtype=torch.float64)
+    """
+    table = _votes(votes)
+    scores = torch.arange(1, table.shape[1] + 1, dtype=torch.float64, device=table.device)
+    return (table * scores).sum(1) / table.sum(1)
+
+
+def rounded_mean(votes: ArrayLike) -> Int64[Tensor, " n"]:
+    """Return the class closest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves are rounded up.
+
+    Examples:
+        >>> from rightloss.lidc import rounded_mean
+        >>> rounded_mean([[1, 0, 0, 1, 0]])
+        tensor([2])
+    """
+    return (expected_score(votes) + 0.5 + _ROUNDING).floor().long() - 1
 
 
 def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int = 6, window_mm: int = 40) -> Figure:
@@ -239,10 +302,6 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
         >>> len(montage(torch.rand(5, 8, 8, 8), titles=list("abcde"), columns=3).axes)
         6
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"Plots need matplotlib: {install('study')}") from error
     planes = np.asarray(images, np.float32)
     if planes.ndim not in (3, 4) or not len(planes):
         raise ValueError(f"Expected patches (n, d, h, w) or (n, h, w), but got {planes.shape}: give rows of `.images()`.")
@@ -251,7 +310,8 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
     if planes.ndim == 4:
         planes = planes[:, (planes.shape[1] - 1) // 2 : planes.shape[1] // 2 + 1].mean(1)
     rows = math.ceil(len(planes) / columns)
-    figure = Figure(figsize=(1.3 * columns, 1.5 * rows), dpi=150, layout="constrained")
+    make = imported("matplotlib.figure", "Plots need matplotlib", "study").Figure
+    figure: Figure = make(figsize=(1.3 * columns, 1.5 * rows), dpi=150, layout="constrained")
     for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         axes.set_axis_off()
         if place < len(planes):
@@ -260,141 +320,118 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
     return figure
 
 
-class _Columns(NamedTuple):
-    """Columns of nodules, from the bundled tables or from an archive."""
+def _votes(values: ArrayLike) -> Float64[Tensor, "n k"]:
+    table = tensor_of(values, "votes").detach().double()
+    if table.ndim != 2 or table.shape[1] < 2:
+        raise ValueError(
+            f"Expected votes of shape (n, k), a column per class, but got shape {tuple(table.shape)}: "
+            "count the readers of each rating."
+        )
+    wrong = ~((table >= 0).all(1) & table.isfinite().all(1) & (table.sum(1) > 0))
+    if bool(wrong.any()):
+        row = int(torch.nonzero(wrong)[0])
+        raise ValueError(
+            f"Expected votes from 0 up, and some in every row, but row {row} is {table[row].tolist()}: "
+            "leave out rows without votes, and take `.exp()` of log-probabilities."
+        )
+    return table
+
+
+class _Table(NamedTuple):
+    """Nodules of the bundled tables, or of an archive."""
 
     ids: NDArray[np.int64]
-    places: NDArray[np.int64]
     patients: Shaped[np.ndarray, " n"]
     counts: NDArray[np.int64]  # of readers by rating (n, 5)
     columns: Mapping[str, NDArray[Any]]
     spacing_mm: NDArray[np.float64]
-    archive: Archive | None
-
-    def where(self, mask: NDArray[np.bool_]) -> _Columns:
-        if not mask.any():
-            raise ValueError(
-                f"Expected nodules that fit the set's rules, but none of {len(mask)} does: look at the archive's ratings, "
-                "`slice_thickness` and `diameter_mm`."
-            )
-        columns = {name: column[mask] for name, column in self.columns.items()}
-        rows = (self.ids[mask], self.places[mask], self.patients[mask], self.counts[mask])
-        return _Columns(*rows, columns, self.spacing_mm[mask], self.archive)
+    patches: PatchSource  # the places are row numbers
 
 
-def _columns_of(archive: Source) -> _Columns:
+def _table_of(archive: Source) -> _Table:
     if archive is None:
-        return _bundled_columns()
+        return _bundled_table()
     if not isinstance(archive, Archive | str | PathLike):
         raise ValueError(f"Expected the path of a nodule archive, but got {type(archive).__name__}: give a path, or None.")
-    return _archive_columns(archive if isinstance(archive, Archive) else read_archive(archive))
+    return _archive_table(archive if isinstance(archive, Archive) else read_archive(archive))
 
 
-def _bundled_columns() -> _Columns:
+def _bundled_table() -> _Table:
     frame = nodules()
-    ids = frame["nodule"].to_numpy(np.int64)
+    ids, patients = frame["nodule"].to_numpy(np.int64), frame["patient_id"].to_numpy().astype(np.str_)
     counts = frame[[f"rating_{rating}" for rating in RATINGS]].to_numpy(np.int64)
     columns = {name: frame[name].to_numpy() for name in (*FEATURES, "contrast", "slice_thickness")}
-    return _Columns(ids, ids, frame["patient_id"].to_numpy().astype(np.str_), counts, columns, np.ones(len(ids)), None)
+    return _Table(ids, patients, counts, columns, np.ones(len(ids)), PatchSource(contour_volumes))
 
 
-def _archive_columns(archive: Archive) -> _Columns:
-    rows = np.arange(len(archive))
+def _archive_table(archive: Archive) -> _Table:
     counts = (archive.ratings[:, :, None] == torch.tensor(RATINGS)).sum(1).numpy()
     columns = {name: column for name, column in archive.columns.items() if column.dtype.kind in "biuf"}
-    spacing = np.ones(len(rows)) if archive.spacing_mm is None else archive.spacing_mm.numpy()
+    spacing = np.ones(len(archive)) if archive.spacing_mm is None else archive.spacing_mm.numpy()
     if archive.spacing_mm is not None:
         columns = dict(_in_mm(name, column, spacing) for name, column in columns.items())
-    ids = columns.get("nodule_id", rows)
+    ids = columns.get("nodule_id", np.arange(len(archive)))
     if ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
         raise ValueError(f"Expected a different integer `nodule_id` in each row, but {archive.path} has others: number them.")
-    return _Columns(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
+    return _Table(ids.astype(np.int64), archive.patients, counts, columns, spacing, PatchSource(archive.patches, grey_levels))
 
 
-def _binary(name: str, table: _Columns, features: str | Sequence[str] | None, rule: str) -> NoduleSet:
-    decided = binary_labels(table.counts, rule).numpy() != UNDECIDED
-    large = table.columns.get("diameter_mm", np.full(len(table.ids), SMALLEST)) >= SMALLEST
-    table = table.where(_thin(table) & large & decided)
+def _binary(name: str, table: _Table, features: str | Sequence[str] | None, rule: str) -> NoduleSet:
     labels, votes = binary_labels(table.counts, rule), binary_votes(table.counts)
-    return _made(name if rule == "majority" else f"{name} by {rule}", table, labels, votes, _feature_columns(table, features))
+    large = np.greater_equal(table.columns.get("diameter_mm", SMALLEST), SMALLEST)
+    kept = _thin(table) & large & (labels != UNDECIDED).numpy()
+    return _made(name if rule == "majority" else f"{name} by {rule}", table, kept, labels, votes, features)
 
 
-def _thin(table: _Columns) -> NDArray[np.bool_]:
-    return table.columns.get("slice_thickness", np.full(len(table.ids), THICKEST)) <= THICKEST
+def _thin(table: _Table) -> NDArray[np.bool_] | np.bool_:
+    return np.less_equal(table.columns.get("slice_thickness", THICKEST), THICKEST)
 
 
-def _feature_columns(table: _Columns, features: str | Sequence[str] | None) -> list[str]:
-    """Return the requested columns, or all that may be features."""
-    if features is None:
-        return _open_columns(table)
-    wanted = [features] if isinstance(features, str) else list(features)
-    absent = [name for name in wanted if name not in table.columns]
-    if absent:
-        raise ValueError(f"Expected `features` among {sorted(table.columns)}, but got {absent}: take names of numeric columns.")
-    return wanted
-
-
-def _open_columns(table: _Columns) -> list[str]:
+def _open_columns(table: _Table) -> list[str]:
     """Return columns that neither identify the nodule, nor describe the scan, nor may reveal the label."""
     return [name for name in table.columns if name not in _NO_FEATURES and not any(word in name.lower() for word in _ANSWERS)]
 
 
-def _made(name: str, table: _Columns, labels: Tensor, votes: Tensor, columns: Sequence[str]) -> NoduleSet:
-    if table.archive is None:
-        source, places = PatchSource(contour_volumes), table.ids
-    else:
-        source, places = PatchSource(table.archive.patches, _grey), table.places
-    features = {f"log_{column}" if _is_size(column) else column: _feature(table, column) for column in columns}
+def _made(
+    name: str, table: _Table, kept: NDArray[np.bool_], labels: Tensor, votes: Tensor, features: str | Sequence[str] | None
+) -> NoduleSet:
+    """Return the set of the kept rows, with the requested columns, or all that may be features."""
+    wanted = [features] if isinstance(features, str) else list(_open_columns(table) if features is None else features)
+    if absent := [each for each in wanted if each not in table.columns]:
+        raise ValueError(f"Expected `features` among {sorted(table.columns)}, but got {absent}: take names of numeric columns.")
+    rows = np.flatnonzero(kept)
+    if not len(rows):
+        raise ValueError(
+            f"Expected nodules that fit the set's rules, but none of {len(kept)} does: look at the archive's ratings, "
+            "`slice_thickness` and `diameter_mm`."
+        )
+    columns = {f"log_{each}" if each.endswith(_SIZES) else each: _feature(table.columns[each][rows], each) for each in wanted}
     return NoduleSet(
         name=name,
-        labels=labels,
-        votes=votes,
-        ratings=torch.from_numpy(table.counts),
-        patients=table.patients,
-        features=torch.from_numpy(np.stack([*features.values()], 1)) if features else torch.zeros(len(labels), 0),
-        feature_names=tuple(features),
-        nodules=torch.from_numpy(table.ids),
-        spacing_mm=torch.from_numpy(table.spacing_mm.astype(np.float32)),
-        source=source,
-        places=places,
+        labels=labels[rows],
+        votes=votes[rows],
+        ratings=torch.from_numpy(table.counts[rows]),
+        patients=table.patients[rows],
+        features=torch.from_numpy(np.stack([*columns.values()], 1)) if columns else torch.zeros(len(rows), 0),
+        feature_names=tuple(columns),
+        nodules=torch.from_numpy(table.ids[rows]),
+        spacing_mm=torch.from_numpy(table.spacing_mm[rows].astype(np.float32)),
+        source=table.patches,
+        places=rows,
     )
-
-
-def _grey(patches: Tensor) -> Tensor:
-    """Apply `window`; raise a ValueError if the numbers cannot be HU, because grey levels would all become equal."""
-    if patches.dtype == torch.uint8 or (len(patches) and 0 <= patches.min() and patches.max() <= 1):
-        raise ValueError(
-            f"Expected the archive's patches in Hounsfield units, but got {patches.dtype} from {patches.min()} to "
-            f"{patches.max()}: write it again in HU, or take `.volumes()` as they are."
-        )
-    return window(patches)
 
 
 def _in_mm(name: str, column: NDArray[Any], spacing: NDArray[np.float64]) -> tuple[str, NDArray[Any]]:
     return (name.removesuffix("_px") + "_mm", column * spacing) if name.endswith("_px") else (name, column)
 
 
-def _is_size(column: str) -> bool:
-    return column.endswith(_SIZES)
-
-
-def _feature(table: _Columns, column: str) -> NDArray[np.float32]:
-    values = table.columns[column].astype(np.float64)
-    if not _is_size(column):
+def _feature(column: NDArray[Any], name: str) -> NDArray[np.float32]:
+    values = column.astype(np.float64)
+    if not name.endswith(_SIZES):
         return values.astype(np.float32)
     if values.min() <= 0:
-        raise ValueError(f"Expected sizes above 0 in `{column}`, but got {values.min()}: leave such nodules out, or rename it.")
+        raise ValueError(f"Expected sizes above 0 in `{name}`, but got {values.min()}: leave such nodules out, or rename it.")
     return np.log(values).astype(np.float32)
-
-
-def _expected(made: NoduleSet, archive: Source) -> NoduleSet:
-    found = tuple(torch.bincount(made.labels, minlength=made.num_classes).tolist())
-    if archive is None and found != COUNTS[made.name]:
-        raise ValueError(
-            f"Expected {COUNTS[made.name]} nodules by class in the {made.name} set, but got {found}: the bundled tables are "
-            "not those of this version; install rightloss again."
-        )
-    return made
 
 
 def _middle(plane: np.ndarray, width: int) -> np.ndarray:

@@ -15,10 +15,7 @@ from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..arrays import checked_int, checked_number
-from ..tensors import tensor_of
-
-__all__ = ["Parts", "fold_numbers", "folds", "split_labels", "train_valid_test"]
+from ..arrays import array_of, checked_int, checked_number
 
 
 class Parts(NamedTuple):
@@ -140,7 +137,7 @@ def _rows(mask: Tensor) -> Int64[Tensor, " rows"]:
 
 
 def _labels(labels: ArrayLike) -> NDArray[np.int64]:
-    target = tensor_of(labels, "labels").detach().cpu().numpy()
+    target = array_of(labels, "labels")
     if target.ndim != 1 or target.dtype.kind not in "iub" or not len(target):
         raise ValueError(
             f"Expected `labels` to be class numbers of shape (n,), but got {target.dtype}{list(target.shape)}: "

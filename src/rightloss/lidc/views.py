@@ -17,22 +17,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..arrays import checked_int, checked_number, log_prob_table
 from ..tensors import checked_generator, in_mode, tensor_of
-
-__all__ = [
-    "FixedViews",
-    "RandomViews",
-    "average_over_views",
-    "fixed_rotations",
-    "inplane_views",
-    "orthogonal_views",
-    "random_rotations",
-]
 
 _BLOCK = 1 << 16  # points interpolated at a time by a CPU thread, so that intermediate results stay in its cache
 _WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}  # torch cannot gather the former
@@ -89,7 +79,16 @@ class _Cutter:
             spacing_mm: a number, or `(n,)`.
             rows: as in `orthogonal_views`; `spacing_mm` is theirs.
         """
-        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
+        patches = checked_patches(patches, 3, 4)
+        rows = checked_rows(rows, patches)
+        if len(rows) == 0:
+            raise ValueError("Expected at least one patch, but got none: is the data set empty?")
+        if patches.ndim == 4 and self.views % 3:
+            raise ValueError(
+                f"Expected `views` to be a multiple of 3 for volumes, but got {self.views}: "
+                "they come as triplets of orthogonal planes."
+            )
+        spacing = self.spacing / per_example(spacing_mm, "spacing_mm", patches, len(rows))
         if patches.ndim == 4:
             rotations = self._rotations(len(rows), self.views // 3, generator, patches.device)
             return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows)
@@ -197,10 +196,19 @@ def average_over_views(
             f"Expected a model and a cutter to call, but got {type(model).__name__} and {type(cutter).__name__}: "
             "write average_over_views(model, patches, RandomViews())."
         )
-    given = [patches, spacing, *_checked_extra(extra, len(patches))]
-    batches = zip(*(each.split(rows) for each in given), strict=True)
+    others = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
+    for number, each in enumerate(others):
+        if each.shape[:1] != (len(patches),):
+            came = f"extra[{number}] has shape {tuple(each.shape)}: write extra=(metadata,), of the same rows"
+            raise ValueError(f"Expected a row for each of the {len(patches)} patches in `extra`, but {came}.")
+    averages = []
     with in_mode(model, training=False) if isinstance(model, nn.Module) else nullcontext():
-        return torch.cat([_log_mean(model, cutter, draws, generator, *batch) for batch in batches])
+        for some, mm, *more in zip(*(each.split(rows) for each in (patches, spacing, *others)), strict=True):
+            tables = [tensor_of(model(cutter(some, generator=generator, spacing_mm=mm), *more)) for _ in range(draws)]
+            for table in tables:
+                log_prob_table(table, name="predictions")
+            averages.append(torch.logsumexp(torch.stack(tables), 0) - math.log(draws))
+    return torch.cat(averages)
 
 
 def orthogonal_views(
@@ -260,10 +268,15 @@ def inplane_views(
     slices = checked_patches(slices, 3)
     rows = checked_rows(rows, slices)
     spacing = per_example(spacing, "spacing", slices, len(rows))[:, None]
-    angles = _table(angles, "angles", (len(rows), None), slices)
-    cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.ones_like(angles)
-    if flips is not None:
-        sign = torch.where(_table(flips, "flips", tuple(angles.shape), slices) != 0, -1.0, 1.0)
+    angles = tensor_of(angles, "angles").detach().to(slices.device, torch.float32)
+    flipped = torch.zeros_like(angles) if flips is None else tensor_of(flips, "flips").to(slices.device)
+    if angles.shape != (len(rows), *angles.shape[1:2]) or 0 in angles.shape[1:] or not bool(angles.isfinite().all()):
+        came = f"shape {tuple(angles.shape)}, or NaN or infinity in it: a number for each view"
+        raise ValueError(f"Expected finite `angles` of shape ({len(rows)}, s), but got {came}.")
+    if flipped.shape != angles.shape:
+        came = f"shape {tuple(flipped.shape)}: a bool for each view"
+        raise ValueError(f"Expected `flips` of shape {tuple(angles.shape)}, but got {came}.")
+    cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.where(flipped != 0, -1.0, 1.0)
     across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
     return _cut(slices, rows, across, down, checked_int(size, "size", 1), checked_outside(outside))
 
@@ -294,46 +307,6 @@ def fixed_rotations(n: int) -> Float[Tensor, "n 3 3"]:
     """Return the first n of 16 fixed rotations: the identity, then each with its three planes far from all before it."""
     n = checked_int(n, "n", 1, len(_SPREAD), "draw `random_rotations` for more")
     return _matrices(torch.tensor(_SPREAD[:n], dtype=torch.float64)).float()
-
-
-def _log_mean(
-    model: Callable[..., Tensor],
-    cutter: Callable[..., Tensor],
-    draws: int,
-    generator: torch.Generator | None,
-    patches: Tensor,
-    spacing: Tensor,
-    *extra: Tensor,
-) -> Float[Tensor, "n k"]:
-    tables = [tensor_of(model(cutter(patches, generator=generator, spacing_mm=spacing), *extra)) for _ in range(draws)]
-    for table in tables:
-        log_prob_table(table, name="predictions")
-    return torch.logsumexp(torch.stack(tables), 0) - math.log(draws)
-
-
-def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
-    found = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
-    for number, each in enumerate(found):
-        if each.shape[:1] != (n,):
-            came = f"extra[{number}] has shape {tuple(each.shape)}: write extra=(metadata,), of the same rows"
-            raise ValueError(f"Expected a row for each of the {n} patches in `extra`, but {came}.")
-    return found
-
-
-def _ready(
-    cutter: _Cutter, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
-) -> tuple[Tensor, Int64[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return the checked patches and rows to cut, and the spacing of a view's pixels in voxels of each patch."""
-    patches = checked_patches(patches, 3, 4)
-    rows = checked_rows(rows, patches)
-    if len(rows) == 0:
-        raise ValueError("Expected at least one patch, but got none: is the data set empty?")
-    if patches.ndim == 4 and cutter.views % 3:
-        raise ValueError(
-            f"Expected `views` to be a multiple of 3 for volumes, but got {cutter.views}: "
-            "they come as triplets of orthogonal planes."
-        )
-    return patches, rows, cutter.spacing / per_example(spacing_mm, "spacing_mm", patches, len(rows))
 
 
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
@@ -379,17 +352,6 @@ def checked_outside(outside: float | int | None) -> float | None:
     return None if outside is None else checked_number(outside, "outside", remedy="such as -1000 HU, air; None repeats voxels")
 
 
-def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
-    """Return finite float32 numbers of this shape, on the patches' device; None in the shape is any length from 1."""
-    given = tensor_of(values, name).detach().to(patches.device, torch.float32)
-    fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
-    if not fits or not bool(given.isfinite().all()):
-        wanted = ", ".join("s" if length is None else str(length) for length in shape)
-        came = f"shape {tuple(given.shape)}" if not fits else "NaN or infinity"
-        raise ValueError(f"Expected finite `{name}` of shape ({wanted}), but got {came}: a number for each view.")
-    return given
-
-
 def _cut(
     patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, size: int, outside: float | None
 ) -> Float[Tensor, "n views size size"]:
@@ -407,21 +369,18 @@ def _cut(
 
 
 def _interpolate(
-    flat: Shaped[Tensor, " voxels"],
-    lengths: Sequence[int],
-    rows: Int64[Tensor, " n"],
-    places: Sequence[Float[Tensor, "n views size size"]],
-    outside: float | None,
+    flat: Tensor, lengths: Sequence[int], rows: Tensor, places: Sequence[Tensor], outside: float | None
 ) -> Float[Tensor, "n views size size"]:
     """Interpolate linearly between the 4 or 8 voxels around each point; `places` along the array's axes are overwritten.
 
     `flat` has the voxels of all patches, of these lengths along their axes, one after the other.
     """
     shape = places[0].shape
-    beyond = None if outside is None else _beyond(places, lengths)
+    pairs = list(zip(places, lengths, strict=True))
+    beyond = [] if outside is None else [(place < -_ROUNDING) | (place > length - 1 + _ROUNDING) for place, length in pairs]
     index = torch.zeros((), dtype=torch.int32, device=flat.device)
     weights = []
-    for place, length in zip(places, lengths, strict=True):
+    for place, length in pairs:
         lower = place.clamp_(0, length - 1).floor().clamp_(max=length - 2)
         index = lower.int().add_(index * length)
         weights.append(place.sub_(lower).flatten())
@@ -434,13 +393,7 @@ def _interpolate(
         return value(axis + 1, start).lerp_(value(axis + 1, start + step), weights[axis])
 
     found = value(0, 0).view(shape)
-    return found if beyond is None or outside is None else found.masked_fill(beyond, outside)
-
-
-def _beyond(places: Sequence[Float[Tensor, "n views size size"]], lengths: Sequence[int]) -> Bool[Tensor, "n views size size"]:
-    pairs = zip(places, lengths, strict=True)
-    off = [(place < -_ROUNDING) | (place > length - 1 + _ROUNDING) for place, length in pairs]
-    return torch.stack(off).any(0)
+    return found if outside is None else found.masked_fill(torch.stack(beyond).any(0), outside)
 
 
 def checked_rotations(rotations: Tensor, n: int) -> Float[Tensor, "n t 3 3"]:

@@ -1,6 +1,8 @@
 """Contour volumes: shapes of nodules on a grid of 1 mm, from the readers' outlines.
 
-Stage: numbers of nodules → fraction of readers for each voxel, cached on disk.
+Stage: outlines of a reading → pixels inside; numbers of nodules → fraction of readers for each voxel, cached on disk.
+
+An outline's own pixels are not part of the nodule, and an outline may enclose no pixel.
 """
 
 from __future__ import annotations
@@ -15,25 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float16, Float64, Int32, UInt8
+from jaxtyping import Bool, Float16, Float64, Int32, UInt8
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..arrays import checked_int
 from ..atomic_files import whole_file
-from .npz import open_npz
-from .outlines import Mask, mask_of
-from .readings import (
-    DATA,
-    NUM_NODULES,
-    OUTLINES,
-    READINGS,
-    SCANS,
-    nodule_table,
-    reading_table,
-    scan_table,
-    shipped_outlines,
-)
+from ..serialization import open_npz
+from .readings import DATA, NUM_NODULES, TABLES, Outline, Points, nodule_table, reading_table, scan_table, shipped_outlines
 
 FORMAT = 1  # version of the cached file: increase it when the same outlines give other volumes
 FEW = 100  # up to this number of nodules, volumes are computed without the cache
@@ -66,7 +57,7 @@ def contour_volumes(nodules: int | ArrayLike, size: int = 64, progress: Progress
     """
     wanted = _checked(nodules, size)
     path = cache_folder() / f"contours-{size}-{FORMAT}-{_tables_digest()[:16]}.npz"
-    drawn = _kept(path, size)
+    drawn = _kept(path)
     if drawn is None and len(wanted) > FEW:
         drawn = draw(range(NUM_NODULES), size, progress)
         _keep(path, drawn)
@@ -94,18 +85,16 @@ def _checked(nodules: int | ArrayLike, size: int) -> list[int]:
 
 @cache
 def _tables_digest() -> str:
-    return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in (OUTLINES, READINGS, SCANS))).hexdigest()
+    return hashlib.sha256(b"".join((DATA / name).read_bytes() for name in TABLES)).hexdigest()
 
 
-def _kept(path: Path, size: int) -> VoxelVotes | None:
+def _kept(path: Path) -> VoxelVotes | None:
     """Return the result of an earlier call, or None if there is none or it is damaged."""
     try:
         file = open_npz(path)
-        counts, voxels, votes = (file.read(name) for name in ("counts", "voxels", "votes"))
+        return VoxelVotes(*(file.read(name) for name in ("counts", "voxels", "votes")))
     except (FileNotFoundError, ValueError, KeyError):
         return None
-    fits = counts.shape == (NUM_NODULES,) and voxels.shape == votes.shape == (counts.sum(),)
-    return VoxelVotes(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None
 
 
 def _keep(path: Path, drawn: VoxelVotes) -> None:
@@ -156,35 +145,22 @@ def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) ->
 
 def contour_votes(nodule: int, size: int = 64) -> UInt8[np.ndarray, "d h w"]:
     """Compute how many readers drew each voxel of one nodule inside."""
-    frame = nodule_table().iloc[nodule]
-    scan_row = _scan_rows()[int(frame["scan"])]
-    slice_z = shipped_outlines().slice_z_of(scan_row).astype(np.float64)
+    frame, outlines = nodule_table().iloc[nodule], shipped_outlines()
+    slice_z = outlines.slice_z_of(int(np.searchsorted(scan_table()["scan"], frame["scan"]))).astype(np.float64)
     offsets = np.arange(size) - (size - 1) / 2
     slices = _nearest_slices(frame["z"] + offsets, slice_z)
-    rows = np.rint(frame["y"] + offsets / frame["pixel_spacing"]).astype(np.int64)
-    columns = np.rint(frame["x"] + offsets / frame["pixel_spacing"]).astype(np.int64)
+    rows, columns = (np.rint(frame[name] + offsets / frame["pixel_spacing"]).astype(np.int64) for name in ("y", "x"))
     votes = np.zeros((size, size, size), np.uint8)
     for reading in _readings_of()[nodule]:
-        _add(votes, mask_of(shipped_outlines().outlines_of(reading)), slices, rows, columns)
+        _add(votes, mask_of(outlines.outlines_of(reading)), (slices, rows, columns))
     return votes
 
 
-def _add(votes: np.ndarray, mask: Mask, slices: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> None:
-    """Add a vote to each voxel whose nearest pixel is in the mask."""
-    where, which = zip(
-        *(
-            _overlap(indices, first, extent)
-            for indices, first, extent in zip((slices, rows, columns), mask.first, mask.inside.shape, strict=True)
-        ),
-        strict=True,
-    )
-    votes[where] += mask.inside[np.ix_(*which)]
-
-
-def _overlap(indices: np.ndarray, first: int, extent: int) -> tuple[slice, np.ndarray]:
-    """Return the voxels whose pixel lies in the mask, and which pixel of it; the indices ascend."""
-    start, stop = np.searchsorted(indices, [first, first + extent])
-    return slice(int(start), int(stop)), indices[start:stop] - first
+def _add(votes: np.ndarray, mask: Mask, places: Sequence[np.ndarray]) -> None:
+    """Add a vote to each voxel whose nearest pixel, by slice, row and column, is in the mask."""
+    pixels = [place - first for place, first in zip(places, mask.first, strict=True)]
+    within = [(0 <= pixel) & (pixel < length) for pixel, length in zip(pixels, mask.inside.shape, strict=True)]
+    votes[np.ix_(*within)] += mask.inside[np.ix_(*(pixel[own] for pixel, own in zip(pixels, within, strict=True)))]
 
 
 def _nearest_slices(z: Float64[np.ndarray, " n"], slice_z: Float64[np.ndarray, " s"]) -> np.ndarray:
@@ -197,13 +173,59 @@ def _nearest_slices(z: Float64[np.ndarray, " n"], slice_z: Float64[np.ndarray, "
 @cache
 def _readings_of() -> dict[int, list[int]]:
     """Return rows of the table of readings, by nodule."""
-    frame = reading_table()
-    return {int(nodule): rows.tolist() for nodule, rows in frame.groupby("nodule").indices.items()}
+    return {int(nodule): rows.tolist() for nodule, rows in reading_table().groupby("nodule").indices.items()}
 
 
-@cache
-def _scan_rows() -> dict[int, int]:
-    return {int(scan): row for row, scan in enumerate(scan_table()["scan"])}
+@dataclass(frozen=True)
+class Mask:
+    """Pixels inside, in a box: `inside[k, j, i]` is slice `first[0] + k`, row `first[1] + j`, column `first[2] + i`."""
+
+    inside: Bool[np.ndarray, "k h w"]
+    first: tuple[int, int, int]
+
+
+def mask_of(outlines: Sequence[Outline]) -> Mask:
+    """Return the pixels strictly inside one reader's outlines, and outside of every hole."""
+    drawn = np.concatenate([outline.points for outline in outlines])
+    low, high = drawn.min(0), drawn.max(0)
+    slices = np.array([outline.slice_index for outline in outlines])
+    first, shape = int(slices.min()), (int(high[1] - low[1]) + 1, int(high[0] - low[0]) + 1)
+    inside = np.zeros((int(slices.max()) - first + 1, *shape), dtype=bool)
+    # Holes last, because they cut everything drawn around them.
+    for outline in sorted(outlines, key=lambda outline: not outline.inclusion):
+        filled, border = _filled(outline.points - low, shape)
+        layer = inside[outline.slice_index - first]
+        if outline.inclusion:
+            layer |= filled & ~border
+        else:
+            layer &= ~(filled | border)
+    return Mask(inside, (first, int(low[1]), int(low[0])))
+
+
+def connected(points: Points) -> Points:
+    """Return the outline with every step to one of the eight neighbours, gaps filled along straight lines; not closed."""
+    steps = np.roll(points, -1, axis=0) - points
+    counts = np.maximum(np.abs(steps).max(1), 1)
+    owner = np.repeat(np.arange(len(points)), counts)
+    part = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    filled = np.rint(points[owner] + steps[owner] * (part / counts[owner])[:, None]).astype(points.dtype)
+    stays = (np.roll(filled, -1, axis=0) == filled).all(1)
+    return filled[~stays] if not stays.all() else filled[:1]
+
+
+def _filled(points: Points, shape: tuple[int, int]) -> tuple[Bool[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
+    """Return the pixels inside by the even-odd rule, and those of the outline itself.
+
+    A step between rows y and y + 1 crosses the line through row y at its end in that row: to the right of that pixel, inside
+    and outside are exchanged.
+    """
+    points = connected(points)
+    following = np.roll(points, -1, axis=0)
+    upper = np.where((points[:, 1] <= following[:, 1])[:, None], points, following)[points[:, 1] != following[:, 1]]
+    crossings = np.bincount(upper[:, 1] * shape[1] + upper[:, 0], minlength=shape[0] * shape[1]).reshape(shape)
+    border = np.zeros(shape, dtype=bool)
+    border[points[:, 1], points[:, 0]] = True
+    return np.cumsum(crossings, axis=1) % 2 == 1, border
 
 
 def cache_folder() -> Path:

@@ -25,8 +25,8 @@ from ..arrays import (
     fields_as_given,
 )
 from ..calibration import Calibration
+from ..calibration.fit_with_shrinkage import CalibrationKind, calibrate, checked_kind
 from ..calibration.held_out import HeldOut, held_out_set
-from ..calibration.model import CalibrationKind, calibrate, checked_kind
 from ..finding_tables import ByFinding, by_name, for_each_finding, in_order, option_by_name
 from ..prevalence import FindingMix, Frequencies, Prevalence, PrevalenceWarning
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
@@ -351,8 +351,8 @@ def _maximum_likelihood(
     if region == "profile":
         own = most(best.model)
 
-        def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
-            return max(float(own[k]), float(most(model)[k])), 0.0  # π̂ may be where the variance is small
+        def reach(k: int, value: float, model: QuadraticModel) -> float:
+            return max(float(own[k]), float(most(model)[k]))  # π̂ may be where the variance is small
 
         low, high = profile_region(likelihood, best, np.sqrt(alone), own, reach if examples < _ENOUGH else None)
     elif region is None:

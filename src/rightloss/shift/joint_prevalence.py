@@ -139,11 +139,9 @@ def joint_prevalence(
     degrees = max(3.0, float(rows.counts.min()) - len(rows.labelled))  # rows of the rarest class minus the weights of a class
     limit = partial(boundary_limit, level=level, degrees=degrees)
 
-    def reach(k: int, value: float, model: QuadraticModel) -> tuple[float, float]:
+    def reach(k: int, value: float, model: QuadraticModel) -> float:
         error = min(float(errors[k]), math.sqrt(tangent_inverse(model.curvature)[k, k]))
-        distance, step = min(value, 1 - value) / error, 1e-4
-        root, further = math.sqrt(limit(distance)), math.sqrt(limit(distance + step))
-        return root, math.copysign(1.0, 0.5 - value) * (further - root) / (step * error)
+        return math.sqrt(limit(min(value, 1 - value) / error))
 
     most = np.full(len(best.point), math.sqrt(limit(math.inf)))
     low, high = profile_region(likelihood, best, np.sqrt(np.diag(full)), most, reach, go_back)

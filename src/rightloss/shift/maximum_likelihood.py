@@ -171,7 +171,7 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
     return Maximum(model.point, model.value, model, calls, found.converged)
 
 
-Reach = Callable[[int, float, QuadraticModel], tuple[float, float]]  # k, π_k, L at π → the deviance's root, its derivative
+Reach = Callable[[int, float, QuadraticModel], float]  # k, π_k, L at π → the limit of the deviance's root
 
 
 def profile_region(
@@ -191,22 +191,19 @@ def profile_region(
         best: its maximum.
         errors: standard errors (K,) from the curvature, to start the search.
         most: the limit of the deviance's root for each class (K,), such as √deviance_limit(level).
-        reach: the limit at another π, if it differs, with its derivative by π_k.
+        reach: the limit at another π, if it differs.
         before: called before each search, for a likelihood that remembers its last evaluation.
     """
 
-    def excess(k: int, value: float, near: np.ndarray) -> tuple[float, float, np.ndarray]:
-        """Return the root of the deviance minus its limit, the derivative by π_k, and the maximum, searched from `near`."""
+    def excess(k: int, value: float, near: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the root of the deviance minus its limit, and the maximum, searched from `near`."""
         found = maximise(likelihood, _with(near, k, value), fixed=k)
         if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
             found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
         if not np.isfinite(found.value):
-            return math.inf, math.nan, near
+            return math.inf, near
         root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
-        gradient = found.model.gradient
-        slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
-        allowed, by_value = (float(most[k]), 0.0) if reach is None else reach(k, value, found.model)
-        return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
+        return root - (float(most[k]) if reach is None else reach(k, value, found.model)), found.point
 
     size = len(best.point)
     low, high = np.empty(size), np.empty(size)
@@ -329,26 +326,28 @@ def _units(curvature: np.ndarray) -> np.ndarray:
 
 
 def _bound(
-    excess_at: Callable[[float, np.ndarray], tuple[float, float, np.ndarray]],
+    excess_at: Callable[[float, np.ndarray], tuple[float, np.ndarray]],
     best: Maximum,
     k: int,
     side: int,
     most: float,
     error: float,
 ) -> float:
-    """Return the π_k at which the root of the deviance reaches its limit, by Newton's method: the root is nearly linear."""
+    """Return the π_k at which the root of the deviance reaches its limit, by secants: the root is nearly linear."""
     start, end = float(best.point[k]), 0.0 if side < 0 else 1.0
     near = abs(start - end) < 3 * most * error  # further away the search finds it by itself
     if start == end or (near and excess_at(end, best.point)[0] <= 0):
         return end
     inside, outside, point = start, end, best.point
+    last, before = start, -most
     value = _moved(start, side * most * error, inside, outside)
     for _ in range(60):
-        excess, slope, point = excess_at(value, point)
-        if abs(excess) < 1e-6 * most or abs(outside - inside) < 1e-14:
+        excess, point = excess_at(value, point)
+        if abs(excess) < 1e-7 * most or abs(outside - inside) < 1e-14:
             break
         inside, outside = (value, outside) if excess < 0 else (inside, value)
-        value = _moved(value, -excess / slope if slope else math.nan, inside, outside)
+        change, last, before = (value - last) / (excess - before or math.nan), value, excess
+        value = _moved(value, -excess * change, inside, outside)
     return end if abs(value - end) < _AT_THE_END else value
 
 

@@ -460,13 +460,10 @@ class HeldOutPart:
         """
         contrast = np.append(pi, -1.0)
         delta = contrast @ self.means(scores) if delta is None else delta
-        z, more = np.zeros(len(delta)), np.broadcast_to(more, delta.shape)
-        for index, score in enumerate(scores.T):
-            variance, degrees = self._variance(score, contrast)
-            variance = max(variance + float(more[index]), float(score.var() * (contrast**2 / self.effective**2).sum()))
-            if variance > 1e-24:
-                z[index] = math.copysign(normal_score(delta[index] / math.sqrt(variance), degrees), delta[index])
-        return z
+        variance, degrees = self._variances(scores, contrast)
+        variance = np.maximum(variance + more, scores.var(0) * (contrast**2 / self.effective**2).sum())
+        t = delta / np.sqrt(variance.clip(1e-24))
+        return np.copysign([normal_score(*each) for each in zip(t, degrees, strict=True)], delta)
 
     def without_mix(self, scores: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return π̂ of this part, scores whose mean is 0 in every class, and K scores whose mean in class j is 1{j = k}.
@@ -481,31 +478,33 @@ class HeldOutPart:
 
     def mix_variance(self, scores: np.ndarray, indicators: np.ndarray, pi: np.ndarray) -> np.ndarray:
         """Return Σ_k Var(π̂_k) Var(E_k[s]) of each score: the variance of π̂ times that of the means, large for few rows."""
-        of_mix = [self._variance(score, np.append(pi, -1.0))[0] for score in indicators.T]
-        alone = np.eye(len(pi) + 1)[:-1]
-        return np.array([np.dot(of_mix, [self._variance(score, each)[0] for each in alone]) for score in scores.T])
+        of_mix = self._variances(indicators, np.append(pi, -1.0))[0]
+        return of_mix @ np.stack([self._variances(scores, each)[0] for each in np.eye(len(pi) + 1)[:-1]])
 
     def auc(self, score: np.ndarray, pi: np.ndarray) -> tuple[float, float]:
         """Return Σ_k π_k P(s of class k > s unlabelled), with ties as one half, and its variance (DeLong et al. 1988)."""
         share = self.votes / self.votes.sum(0)
         labelled, unlabelled = share[:, :-1] @ pi, share[:, -1]
         placed = np.where(unlabelled > 0, _below(score, labelled), _below(score, unlabelled))
-        return float(labelled @ placed), self._variance(placed, np.append(pi, -1.0))[0]
+        return float(labelled @ placed), float(self._variances(placed[:, None], np.append(pi, -1.0))[0][0])
 
-    def _variance(self, score: np.ndarray, contrast: np.ndarray) -> tuple[float, float]:
-        """Return the variance of Σ_j contrast_j mean_j between groups, and its degrees of freedom (Satterthwaite)."""
-        degrees = self.effective - 1
-        influence = contrast * self.votes / self.votes.sum(0) * (score[:, None] - self.means(score[:, None])[:, 0])
-        by_group = self._summed(influence) * np.sqrt(1 + 1 / degrees)
+    def _variances(self, scores: np.ndarray, contrast: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the variance of Σ_j contrast_j mean_j between groups, and its degrees of freedom (Satterthwaite), by score."""
+        degrees = (self.effective - 1)[:, None]
+        shares = contrast * self.votes / self.votes.sum(0)
+        by_group = self._summed(shares[:, :, None] * (scores[:, None] - self.means(scores))) * np.sqrt(1 + 1 / degrees)
         alone = (by_group**2).sum(0)
-        joint = float((alone**2 / degrees).sum())
-        return float((by_group.sum(1) ** 2).sum()), float(alone.sum()) ** 2 / joint if joint > 0 else float(degrees.min())
+        joint = (alone**2 / degrees).sum(0)
+        found = np.where(joint > 0, alone.sum(0) ** 2 / np.where(joint > 0, joint, 1.0), degrees.min())
+        return (by_group.sum(1) ** 2).sum(0), found
 
     def _summed(self, values: np.ndarray) -> np.ndarray:
         """Return sums over each group."""
         if self._groups == len(values):
             return values
-        return np.stack([np.bincount(self.groups, column, self._groups) for column in values.T], 1)
+        found = np.zeros((self._groups, *values.shape[1:]))
+        np.add.at(found, self.groups, values)
+        return found
 
 
 def _below(score: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -37,11 +37,6 @@ class PopulationClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of `classes_[1]` in the population (n,); for more than two classes log-probabilities (n, K)."""
-        log_probs = self.predict_log_proba(X)
-        return log_probs[:, 1] - log_probs[:, 0] if len(self.classes_) == 2 else log_probs
-
     def set_population(self: Model, population: Population | None) -> Model:
         """Move the predictions to another population without refitting; None is the training mix.
 
@@ -63,6 +58,12 @@ class PopulationClassifier(ClassifierMixin, BaseEstimator):
     def _set_prevalence(self, prevalence: Prevalence) -> None:
         self.population_, self.sampling_ = prevalence.start, prevalence.sampling
         self.concentration_ = prevalence.concentration
+
+
+def log_odds(self: PopulationClassifier, X: Any) -> np.ndarray:
+    """Return the log-odds of `classes_[1]` in the population (n,); for more than two classes log-probabilities (n, K)."""
+    log_probs = self.predict_log_proba(X)
+    return log_probs[:, 1] - log_probs[:, 0] if len(self.classes_) == 2 else log_probs
 
 
 def training_prevalence(population: LearntPopulation | None, rows: LabelledRows) -> Prevalence:

@@ -11,10 +11,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -24,21 +23,21 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
     column_or_1d,
-    has_fit_parameter,
 )
 
 from ..arrays import checked_choice
 from ..calibration import Calibration, fit_mean, smooth_likelihoods
 from ..calibration.auto import choose_correction, compare, corrections, cross_fitted, is_smoothed
+from ..calibration.fit_with_shrinkage import FLAT, fit_slopes, warn_of_disagreement
 from ..calibration.held_out import HeldOut
-from ..calibration.model import FLAT, fit_slopes, warn_of_disagreement
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
 from . import folds
+from .base import PopulationClassifier
 from .folds import GivenRows, OutOfFold, Split
 from .population import Population, by_class, class_prevalence
-from .training_mix import TrainingMix, is_a, resamples, training_mix, was_trained_on
+from .training_mix import TrainingMix, resamples, training_mix, was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching"]
 METHODS = get_args(CorrectionMethod)
@@ -46,7 +45,7 @@ _CALIBRATING = ("auto", "affine", "beta")  # methods that need folds
 _MANY_COPIES = 0.3  # the share of rows with a near-copy in another fold, beyond chance, that is warned of
 
 
-class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class PrevalenceCorrectedClassifier(MetaEstimatorMixin, PopulationClassifier):
     """Wrap any classifier so that its probabilities hold at the population's class frequencies π.
 
     A classifier's probabilities hold at the class frequencies ρ of its training: those of the labels, times class weights,
@@ -202,7 +201,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         y = column_or_1d(y, warn=True)
         classes, labels = np.unique(y, return_inverse=True)
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(_check_sample_weight(sample_weight, X))
-        data = _label_mix(labels, weights, classes)
+        data = folds.label_mix(labels, weights, classes)
         estimator, rows = self._estimator(), GivenRows(X, y, labels, weights, groups)
         by_score = folds.response_method(estimator) == "decision_function"
         self._check_options(by_score, X_unlabelled, classes, data)
@@ -219,9 +218,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._copy_features()
         weighted = isinstance(estimator, FrozenEstimator) or any(name.endswith("sample_weight") for name in params)
         mix = TrainingMix(data, data) if by_score else self._training_mix(rows, weighted)
-        self.sampling_, self._data = mix.sampling, data
-        self._counts = folds.rows_of_classes(rows.labels, rows.weights)
-        self._set_prevalence(data if self.population is None else self.population)
+        self._data, self._counts = data, folds.rows_of_classes(rows.labels, rows.weights)
+        self._set_prevalence(class_prevalence(data if self.population is None else self.population, classes, mix.sampling))
 
         folded = None if splits is None else folds.out_of_fold(estimator, rows, splits, params, self.n_jobs)
         if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, rows.X, rows.labels):
@@ -245,20 +243,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         check_is_fitted(self)
         return self._moved(self._log_probs(X), self.calibration_)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return probabilities at the population `(n, k)`, columns in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable label of each row at the population."""
-        best = self.predict_log_proba(X).argmax(axis=1)
-        return self.classes_[best]
-
     def set_population(self, population: Population | None) -> PrevalenceCorrectedClassifier:
         """Move to another population without a new fit, with the same method and smoothing. None for the labels' own mix."""
         check_is_fitted(self)
-        self._set_prevalence(self._data if population is None else population)
-        return self
+        return super().set_population(self._data if population is None else population)
 
     def adapt(self, X_unlabelled: Any, groups: Any = None) -> PrevalenceCorrectedClassifier:
         """Estimate the population's class frequencies from unlabelled rows, and move the predictions to them.
@@ -281,7 +269,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         data, own_folds, models = self._adapting
         values, drawn = folds.predict_by_fold(models, X_unlabelled)
         table = self._table(values)
-        ours, theirs = (_one_of_each(each) for each in (data.groups, groups))
+        ours, theirs = (folds.one_of_each(each) for each in (data.groups, groups))
         by_fold = (drawn[theirs], own_folds[ours]) if len(models) > 1 else None
         label_shift_test(table[theirs], (data.log_probs[ours], data.labels[ours]), folds=by_fold)
         held_out = data.log_probs, data.labels
@@ -341,10 +329,6 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             elif hasattr(self, name):
                 delattr(self, name)
 
-    def _set_prevalence(self, population: Population) -> None:
-        self.prevalence_ = class_prevalence(population, self.classes_, self.sampling_)
-        self.population_ = self.prevalence_.population
-
     def get_metadata_routing(self) -> MetadataRouter:
         """Return how scikit-learn's metadata routing passes the arguments of `fit` on."""
         router = MetadataRouter(owner=self).add_self_request(self)
@@ -363,7 +347,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if get_config()["enable_metadata_routing"]:
             routed = process_routing(self, "fit", sample_weight=weights, groups=groups, **fit_params)
             return routed.estimator.fit, routed.splitter.split
-        params, name = _with_weights(estimator, weights, fit_params), _name_of_argument(estimator, "groups")
+        params, name = folds.with_weights(estimator, weights, fit_params), folds.name_of_argument(estimator, "groups")
         if groups is None:
             return params, {}
         return params if name is None else {**params, name: groups}, {"groups": groups}
@@ -476,52 +460,3 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
 def _warn(message: str, stacklevel: int) -> None:
     warnings.warn(message, PrevalenceWarning, stacklevel=stacklevel + 1)
-
-
-def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the labels' mix by weight (K,), which must be positive."""
-    if len(classes) < 2:
-        raise ValueError(
-            f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?"
-        )
-    mass = np.bincount(labels, weights=weights)
-    if weights.min() < 0 or not (mass > 0).all():
-        raise ValueError(
-            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but its sums by class are "
-            f"{mass.tolist()}: remove a class without weight."
-        )
-    return mass / mass.sum()
-
-
-def _with_weights(estimator: Any, weights: np.ndarray | None, fit_params: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the classifier's `fit`, with the sample weights under the right name."""
-    if weights is None or isinstance(estimator, FrozenEstimator):
-        return fit_params
-    name = _name_of_argument(estimator, "sample_weight")
-    if name is not None:
-        return {**fit_params, name: weights}
-    _warn(
-        f"{type(estimator).__name__} takes no `sample_weight`: the weights are used only in the correction.",
-        4,
-    )
-    return fit_params
-
-
-def _one_of_each(groups: Any) -> Any:
-    """Return the numbers of one row of each group; all rows without groups."""
-    return slice(None) if groups is None else np.sort(np.unique(np.asarray(groups), return_index=True)[1])
-
-
-def _name_of_argument(estimator: Any, name: str) -> str | None:
-    """Return the name by which the classifier's `fit` accepts weights or groups; None if it does not."""
-    if has_fit_parameter(estimator, name):
-        return name
-    if is_a(estimator, "VotingClassifier", "StackingClassifier"):
-        return name if name == "sample_weight" else None
-    if isinstance(estimator, BaseSearchCV):
-        return name if name == "groups" else _name_of_argument(estimator.estimator, name)
-    if isinstance(estimator, Pipeline):
-        last, step = estimator.steps[-1]
-        inner = _name_of_argument(step, name)
-        return None if inner is None else f"{last}__{inner}"
-    return None

@@ -5,6 +5,7 @@ Stage: a classifier, `GivenRows` → folds → `OutOfFold`, for calibration and 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params, _num_samples
+from sklearn.utils.validation import _check_method_params, _num_samples, has_fit_parameter
 
 from ..arrays import is_missing
+from ..prevalence import PrevalenceWarning
 from .training_mix import is_a
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -216,6 +218,21 @@ def sample_of_predictions(estimator: Any, rows: GivenRows) -> np.ndarray:
     return np.asarray(estimator.predict_proba(some))
 
 
+def label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the labels' mix by weight (K,), which must be positive."""
+    if len(classes) < 2:
+        raise ValueError(
+            f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?"
+        )
+    mass = np.bincount(labels, weights=weights)
+    if weights.min() < 0 or not (mass > 0).all():
+        raise ValueError(
+            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but its sums by class are "
+            f"{mass.tolist()}: remove a class without weight."
+        )
+    return mass / mass.sum()
+
+
 def rows_of_classes(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return how many rows of each class there are (K,), which does not depend on the scale of the weights.
 
@@ -241,6 +258,41 @@ def rows_by_weight(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         count = max(1, round(float(until[-1])))
         chosen.append(own[np.searchsorted(until, (np.arange(count) + 0.5) * until[-1] / count)])
     return np.sort(np.concatenate(chosen))
+
+
+def one_of_each(groups: Any) -> Any:
+    """Return the numbers of one row of each group; all rows without groups."""
+    return slice(None) if groups is None else np.sort(np.unique(np.asarray(groups), return_index=True)[1])
+
+
+def with_weights(estimator: Any, weights: np.ndarray | None, fit_params: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the classifier's `fit`, with the sample weights under the right name."""
+    if weights is None or isinstance(estimator, FrozenEstimator):
+        return fit_params
+    name = name_of_argument(estimator, "sample_weight")
+    if name is not None:
+        return {**fit_params, name: weights}
+    warnings.warn(
+        f"{type(estimator).__name__} takes no `sample_weight`: the weights are used only in the correction.",
+        PrevalenceWarning,
+        stacklevel=4,
+    )
+    return fit_params
+
+
+def name_of_argument(estimator: Any, name: str) -> str | None:
+    """Return the name by which the classifier's `fit` accepts weights or groups; None if it does not."""
+    if has_fit_parameter(estimator, name):
+        return name
+    if is_a(estimator, "VotingClassifier", "StackingClassifier"):
+        return name if name == "sample_weight" else None
+    if isinstance(estimator, BaseSearchCV):
+        return name if name == "groups" else name_of_argument(estimator.estimator, name)
+    if isinstance(estimator, Pipeline):
+        last, step = estimator.steps[-1]
+        inner = name_of_argument(step, name)
+        return None if inner is None else f"{last}__{inner}"
+    return None
 
 
 def share_of_copies(X: Any, splits: list[Split]) -> float:

@@ -143,7 +143,7 @@ def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: 
         mean, probs = loss.value_and_probs(features @ coefficients[:-1] + coefficients[-1])
         p = probs[:, 0]
         weights = loss.row_weights * p * (1 - p)
-        information = sum((second_moments(features[rows], weights[rows]) for rows in blocks(features)), np.zeros(()))
+        information = sum_of_products(features, weights[:, None, None])
         spread = np.sqrt(np.diag(information))
         if not spread.all() or np.linalg.cond(information / np.outer(spread, spread)) > 1e13:
             raise ValueError(
@@ -279,13 +279,10 @@ def _mean_residual(by_output: np.ndarray) -> float:
 
 
 def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features' mean and standard deviation (1 for constants), without a copy if rounding allows."""
+    """Return the features' mean and standard deviation (1 for constants)."""
     share = np.full(len(features), 1 / len(features)) if weight is None else weight / weight.sum()
     mean = share @ features
-    variance = np.einsum("nd,nd->d", features, features) / len(features) - mean**2 if weight is None else np.zeros(1)
-    if (variance <= 1e-6 * mean**2).any():
-        variance = share @ (features - mean) ** 2
-    scale = np.sqrt(variance)
+    scale = np.sqrt(share @ (features - mean) ** 2)
     return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
 
 
@@ -306,33 +303,20 @@ def blocks(features: np.ndarray) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(features), rows)]
 
 
-def second_moments(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return `Σ_n weights_n x_n x_nᵀ` (d + 1, d + 1) with a 1 appended to each x."""
-    weighted = features * weights[:, None]
-    found = np.empty((features.shape[1] + 1, features.shape[1] + 1))
-    found[:-1, :-1] = features.T @ weighted
-    found[-1, :-1] = found[:-1, -1] = weighted.sum(0)
-    found[-1, -1] = weights.sum()
-    return found
-
-
 def sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1)).
 
     Args:
         features: X (n, d).
-        products: symmetric matrices (n, m, m).
+        products: matrices (n, m, m).
     """
     m, size = products.shape[1], features.shape[1] + 1
-    found = np.zeros((m, size, m, size))
+    found = np.zeros((m, m, size, size))
     for rows in blocks(features):
-        for i in range(m):
-            for j in range(i + 1):
-                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
-    for i in range(m):
-        for j in range(i):
-            found[j, :, i] = found[i, :, j]
-    return found.reshape(m * size, m * size)
+        x = np.column_stack([features[rows], np.ones(len(features[rows]))])
+        for i, j in np.ndindex(m, m):
+            found[i, j] += (products[rows, i, j, None] * x).T @ x
+    return found.transpose(0, 2, 1, 3).reshape(m * size, m * size)
 
 
 def variance(p: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..arrays import checked_int, checked_number
 from ..extras import install
 from ..prevalence import Prevalence
-from .base import PopulationClassifier, training_prevalence
+from .base import PopulationClassifier, log_odds, training_prevalence
 from .population import Population, is_unknown
 from .rows import EVIDENCE, LabelledRows, UnlabelledFeatures, read_both, warn_of_shift
 
@@ -114,17 +114,12 @@ class InformationGainMLPClassifier(PopulationClassifier):
         Args:
             X: features (n, d).
             y: labels (n,), or votes (n, K).
-            sample_weight: (n,); only with the default evidence.
+            sample_weight: (n,): 2 is the same as the row twice, 0 ignores it.
             X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
         sizes, mass = self._checked_sizes(), 1.0 if self.unlabelled_weight is None else self.unlabelled_weight
         people, dtypes = EVIDENCE if self.evidence == 1 else 0.0, [np.float64, np.float32]
         rows, others = read_both(self, X, y, sample_weight, X_unlabelled, mass, people, dtypes)
-        if rows.weight is not None and self.evidence != 1:
-            raise ValueError(
-                f"Expected no sample_weight with evidence={self.evidence:g}, whose loss has a marginal, but got some: leave "
-                "them out, or keep the default evidence."
-            )
         prevalence = training_prevalence(self.population, rows).with_evidence(self.evidence)
         if others is not None:
             warn_of_shift(rows, others, prevalence)
@@ -141,6 +136,8 @@ class InformationGainMLPClassifier(PopulationClassifier):
         check_is_fitted(self)
         dtype = next(self.network_.parameters()).numpy(force=True).dtype
         return self._log_probs(validate_data(self, X, dtype=dtype, reset=False))
+
+    decision_function = log_odds
 
     def _log_probs(self, features: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -209,8 +206,7 @@ class InformationGainMLPClassifier(PopulationClassifier):
         """Train on every labelled row once, in minibatches, and return the mean loss."""
         x, total = torch.from_numpy(rows.features), 0.0
         target = torch.from_numpy(rows.index) if rows.hard else torch.from_numpy(rows.votes).to(x.dtype)
-        weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)
-        criterion.reduction = "mean" if weight is None else "none"
+        weight = None if rows.weight is None else torch.from_numpy(rows.weight)
         for chosen in torch.randperm(len(x), generator=generator).split(200 if self.batch_size == "auto" else self.batch_size):
             n, batch, streams = len(chosen), x[chosen], {}
             if unlabelled is not None:
@@ -218,10 +214,8 @@ class InformationGainMLPClassifier(PopulationClassifier):
             outputs = self.network_(batch)
             if unlabelled is not None:
                 streams = {"unlabelled": outputs[n:]}
-            loss: Tensor = criterion(outputs[:n], target[chosen], **streams)
-            if weight is not None:
-                own = weight[chosen]
-                loss = (loss[:n] @ (own / own.sum())) + loss[n:].sum() / n
+            own = None if weight is None else weight[chosen]
+            loss: Tensor = criterion(outputs[:n], target[chosen], sample_weight=own, **streams)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

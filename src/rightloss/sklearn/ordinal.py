@@ -18,7 +18,7 @@ from scipy import special
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..arrays import checked_choice
-from .base import PopulationClassifier, check_solver, training_prevalence
+from .base import PopulationClassifier, check_solver, log_odds, training_prevalence
 from .linear import lbfgs, warn_unless_converged
 from .population import Population
 from .rows import LabelledRows, read_rows
@@ -112,6 +112,8 @@ class OrdinalClassifier(PopulationClassifier):
         table = likelihood_of(self.likelihood, len(self.classes_)).table(outputs, own)
         moved: np.ndarray = table + np.log(self.population_) - np.log(self.fitted_population_)
         return moved - special.logsumexp(moved, axis=1, keepdims=True)
+
+    decision_function = log_odds
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -7,9 +7,10 @@ row is from. By the log-odds η_k of the model and φ_k of the population, both 
 the classes, a row's derivatives are
 
     ∂/∂η_j = (t_j − e_j) − p_j c,        ∂/∂φ_j = −(t_j − e_j) + π_j c,
-    ∂²/∂η∂η = A(p, p) − c V(p),     ∂²/∂η∂φ = −A(p, π),     ∂²/∂φ∂φ = A(π, π) + c V(π),
+    ∂²/∂η∂η = A − c V(p),     ∂²/∂η∂φ = A,     ∂²/∂φ∂φ = A + c V(π),
 
-with V(p) = diag p − p pᵀ and A(p, q) the covariance, over the streams, of the rows of `1{k = j} − p_j` and `1{k = l} − q_l`.
+with V(p) = diag p − p pᵀ and A the covariance, over the streams, of ∂ log(t_k/t_u): `1{k = j} − p_j` by η_j and
+`π_j − 1{k = j}` by φ_j for class k, 0 for the unlabelled stream.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from scipy import special
 
 from ..prevalence import Prevalence
+from ..shift.maximum_likelihood import log_mixture, maximise
 from .coefficients import inverse_or_none, moments, vanishes
 from .linear import LinearFit, class_logits, lbfgs, moved, sum_of_products, variance
 from .rows import LabelledRows, UnlabelledFeatures
@@ -52,9 +54,10 @@ def fit_streams(
     own = np.empty(0)
     if learnt:
         begin = moved(begin, np.log(rho) - np.log(first))
-        log_probs = special.log_softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
+        probs = special.softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
+        likeliest = maximise(lambda pi: log_mixture(pi, [(probs / rho).T]), rho).point
         # where a class is at 0 the likelihood is flat in φ, so a search must come from inside
-        inside = np.maximum(mixture_proportions(log_probs, rho), 0.1 * rho)
+        inside = np.maximum(likeliest, 0.1 * rho)
         own = loss.own_of(first if prevalence.is_uncertain else inside / inside.sum())
     fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
     pi = loss.population_of(fit.own)
@@ -207,35 +210,19 @@ class FittedStreams:
     population: np.ndarray
 
     @property
+    def observed(self) -> np.ndarray:
+        """The weight of each row in its stream (n, K + 1)."""
+        return np.eye(len(self.population) + 1)[self.stream] * self.weight[:, None]
+
+    @property
     def counts(self) -> np.ndarray:
         """Rows of each stream (K + 1,)."""
-        return np.bincount(self.stream, self.weight, len(self.population) + 1)
+        return self.observed.sum(0)
 
     @property
     def multiples(self) -> np.ndarray:
         """The weight of a row of each stream in the likelihood (K + 1,)."""
         return np.append(np.ones(len(self.population)), self.likelihood.multiple)
-
-
-def mixture_proportions(log_probs: np.ndarray, sampling: np.ndarray, steps: int = 1000, tol: float = 1e-9) -> np.ndarray:
-    """Return the maximum likelihood π (K,) of unlabelled rows, given their log p_ρ(k|x) (m, K), by EM.
-
-    The mean prediction at that π is π.
-
-    Args:
-        log_probs: predictions in the sampled mix.
-        sampling: ρ, the start.
-        steps: maximum number of steps.
-        tol: stop when no class changes by more.
-    """
-    ratios = np.exp(log_probs - np.log(sampling))
-    pi = sampling
-    for _ in range(steps):
-        before, pi = pi, pi * (ratios / (ratios @ pi)[:, None]).mean(0)
-        pi = np.maximum(pi, 1e-9) / np.maximum(pi, 1e-9).sum()
-        if np.abs(pi - before).max() <= tol:
-            break
-    return pi
 
 
 def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
@@ -248,87 +235,71 @@ def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
 
     Return None if the features are linearly dependent, or if the likelihood is not at its maximum.
     """
-    lik, k = fitted.likelihood, len(fitted.population)
+    lik, counts = fitted.likelihood, fitted.counts
     streams = StreamTable.of(fitted.logits, fitted.population, lik.sampling, lik.mass)
-    ratio = fitted.counts[-1] / fitted.counts[:-1].sum()
-    expected = StreamTable.of(fitted.logits, fitted.population, lik.sampling, ratio).t * fitted.weight[:, None]
-    expected = expected * (fitted.counts / np.where(fitted.counts > 0, expected.sum(0), 1.0))
-    observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
+    by_model = StreamTable.of(fitted.logits, fitted.population, lik.sampling, counts[-1] / counts[:-1].sum()).t
+    expected = by_model * fitted.weight[:, None]
+    expected *= counts / np.where(counts > 0, expected.sum(0), 1.0)
+    moves = _by_odds(streams, fitted)
+    own = moves.transpose(1, 0, 2)  # of each class; the unlabelled have none
+    mean = (streams.t[:, :-1, None] * moves).sum(1)
+    scores = [multiple * (mean - part) for multiple, part in zip(fitted.multiples, [*own, 0.0], strict=True)]
     found = {}
-    for kind, shares in {"model": expected, "robust": observed}.items():
+    for kind, shares in {"model": expected, "robust": fitted.observed}.items():
         bread = inverse_or_none(_hessian(fitted, streams, shares))
         if bread is None:
             return None
-        found[kind] = bread @ _spread(fitted, streams, shares, kind == "robust") @ bread
+        within = moments(fitted.features, scores, shares, counts, kind == "robust")[1]
+        found[kind] = bread @ _of_parameters(within, fitted) @ bread
     return found
 
 
 def streams_are_separated(fitted: FittedStreams) -> bool:
     """Return whether the curvature vanishes along a combination of the features, which makes a coefficient infinite."""
-    lik, k = fitted.likelihood, len(fitted.population)
-    observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
     flat = np.broadcast_to(np.log(fitted.population), fitted.logits.shape)
     here, null = (
-        _hessian(fitted, StreamTable.of(logits, fitted.population, lik.sampling, lik.mass), observed)
-        for logits in (fitted.logits, flat)
+        _hessian(
+            fitted, StreamTable.of(each, fitted.population, fitted.likelihood.sampling, fitted.likelihood.mass), fitted.observed
+        )
+        for each in (fitted.logits, flat)
     )
-    size = (k - 1) * (fitted.features.shape[1] + 1)  # only the coefficients
+    size = (len(fitted.population) - 1) * (fitted.features.shape[1] + 1)  # only the coefficients
     return vanishes(here[:size, :size], null[:size, :size])
+
+
+def _by_odds(streams: StreamTable, fitted: FittedStreams) -> np.ndarray:
+    """Return the derivatives of log(t_k/t_u), k a class, by η and, if π is learned, by φ: (n, K, K − 1), (n, K, 2(K − 1))."""
+    one = np.eye(len(fitted.population))[:, 1:]
+    by_eta = one - streams.p[:, None, 1:]
+    if fitted.likelihood.population is not None:
+        return by_eta
+    return np.concatenate([by_eta, np.broadcast_to(fitted.population[1:] - one, by_eta.shape)], axis=2)
 
 
 def _hessian(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray) -> np.ndarray:
     """Return H, where row i belongs to the streams with probabilities (n, K + 1)."""
-    p, t, pi = streams.p[:, 1:], streams.t[:, 1:-1], fitted.population[None, 1:]
+    t, moves, k = streams.t[:, :-1], _by_odds(streams, fitted), len(fitted.population) - 1
     counted = shares * fitted.multiples
     weight = counted.sum(1)
-    c = weight * (1 - streams.t[:, -1]) - counted[:, :-1].sum(1)
-    covariance = weight[:, None, None] * _covariance(streams, t, p, p) - c[:, None, None] * variance(p)
+    c = (weight * t.sum(1) - counted[:, :-1].sum(1))[:, None, None]
+    mean = np.einsum("nk,nki->ni", t, moves)
+    curved = np.einsum("nk,nki,nkj->nij", t, moves, moves) - mean[:, :, None] * mean[:, None, :]
+    curved *= weight[:, None, None]
+    curved[:, :k, :k] -= c * variance(streams.p[:, 1:])
+    curved[:, k:, k:] += c * variance(fitted.population[None, 1:]) if curved.shape[1] > k else 0.0
+    return _of_parameters(sum_of_products(fitted.features, curved), fitted)
+
+
+def _of_parameters(matrix: np.ndarray, fitted: FittedStreams) -> np.ndarray:
+    """Return the rows and columns of the coefficients and of φ, which has only an intercept, plus the prior's curvature for φ.
+
+    The prior is people counted by class, whose numbers are random: it adds as much to M as to H.
+    """
     if fitted.likelihood.population is not None:
-        return sum_of_products(fitted.features, covariance)
-    mixed = -weight[:, None, None] * _covariance(streams, t, p, pi)
-    own = weight[:, None, None] * _covariance(streams, t, pi, pi) + c[:, None, None] * variance(pi)
-    found = sum_of_products(fitted.features, np.block([[covariance, mixed], [mixed.transpose(0, 2, 1), own]]))
-    return _without_slopes_of_population(found, fitted) + _prior(fitted, len(found))
-
-
-def _spread(fitted: FittedStreams, streams: StreamTable, shares: np.ndarray, small: bool) -> np.ndarray:
-    """Return M, the covariance of the gradient within the streams."""
-    scores = []
-    for s, multiple in enumerate(fitted.multiples):
-        residual = streams.t[:, :-1] - (np.arange(len(fitted.population)) == s)
-        c = residual.sum(1, keepdims=True)
-        parts = [(residual - streams.p * c)[:, 1:]]
-        if fitted.likelihood.population is None:
-            parts.append((fitted.population * c - residual)[:, 1:])
-        scores.append(multiple * np.hstack(parts))
-    within = moments(fitted.features, scores, shares, fitted.counts, small)[1]
-    if fitted.likelihood.population is not None:
-        return within
-    return _without_slopes_of_population(within, fitted) + _prior(fitted, len(within))
-
-
-def _covariance(streams: StreamTable, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return A(p, q) of each row (n, K − 1, K − 1); p and q are without class 0, one per row or one for all."""
-    labelled = 1 - streams.t[:, -1:, None]
-    first, second = t - p * labelled[:, :, 0], t - q * labelled[:, :, 0]
-    diagonal = t[:, :, None] * np.eye(t.shape[1])
-    crossed = t[:, :, None] * q[:, None, :] + p[:, :, None] * t[:, None, :]
-    return diagonal - crossed + p[:, :, None] * q[:, None, :] * labelled - first[:, :, None] * second[:, None, :]
-
-
-def _without_slopes_of_population(matrix: np.ndarray, fitted: FittedStreams) -> np.ndarray:
-    """Return the rows and columns of all coefficients and of φ, which has only an intercept."""
-    k, size = len(fitted.population), fitted.features.shape[1] + 1
-    kept = [*range((k - 1) * size), *((k - 1 + j) * size + size - 1 for j in range(k - 1))]
-    return matrix[np.ix_(kept, kept)]
-
-
-def _prior(fitted: FittedStreams, full: int) -> np.ndarray:
-    """Return the curvature, and covariance, that people counted by class add for φ."""
-    k, size = len(fitted.population), fitted.features.shape[1] + 1
-    found = np.zeros(((k - 1) * (size + 1), (k - 1) * (size + 1)))
-    assert full == 2 * (k - 1) * size
-    alpha = fitted.likelihood.concentration
+        return matrix
+    free, size = len(fitted.population) - 1, fitted.features.shape[1] + 1
+    kept = [*range(free * size), *range((free + 1) * size - 1, 2 * free * size, size)]
+    found, alpha = matrix[np.ix_(kept, kept)], fitted.likelihood.concentration
     if alpha is not None:
-        found[(k - 1) * size :, (k - 1) * size :] = alpha.sum() * variance(fitted.population[None, 1:])[0]
+        found[free * size :, free * size :] += alpha.sum() * variance(fitted.population[None, 1:])[0]
     return found

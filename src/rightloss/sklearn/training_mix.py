@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.class_weight import compute_class_weight
@@ -46,10 +46,11 @@ class TrainingMix:
         """Return the mix after weighting each class by w_k."""
         return replace(self, mass=self.mass * weights)
 
-    def resampled(self, counts: np.ndarray, *samplers: Any) -> TrainingMix:
-        """Return the mix after samplers left `counts` rows, each with the average weight of its class."""
-        changed = tuple(type(each).__name__ for each in samplers if not _is_random(each))
-        return TrainingMix(counts, counts * self.mass / self.counts, self.reshaped + changed)
+    def resampled(self, counts: np.ndarray, sampler: Any) -> TrainingMix:
+        """Return the mix after a sampler left `counts` rows, each with the average weight of its class."""
+        name = type(sampler).__name__
+        keeps = name in _RANDOM and getattr(sampler, "shrinkage", None) is None  # p(x|k), apart from chance
+        return TrainingMix(counts, counts * self.mass / self.counts, self.reshaped + (() if keeps else (name,)))
 
 
 def is_a(estimator: Any, *names: str) -> bool:
@@ -127,14 +128,6 @@ def _fitted_inside(estimator: Any) -> list[Any]:
     return []
 
 
-class _Recorder(ClassifierMixin, BaseEstimator):
-    """A stand-in for a classifier, which stores its training rows."""
-
-    def fit(self, X: Any, y: Any) -> _Recorder:
-        self.X_, self.y_ = X, np.asarray(y)
-        return self
-
-
 def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     """Return the mix in the training of `estimator`, given rows at `mix`."""
     known = None if is_a(estimator, "VotingClassifier", "OneVsRestClassifier") else own_population(estimator)
@@ -172,16 +165,14 @@ def _inner(estimator: Any) -> Any:
 
 
 def _of_pipeline(pipeline: Pipeline, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
-    last = pipeline.steps[-1][1]
-    if not resamples(pipeline):
-        return _mix(last, X, y, classes, mix)
-    recorder, copy = _Recorder(), clone(pipeline)
-    copy.steps[-1] = (copy.steps[-1][0], recorder)
-    copy.fit(X, y)
-    samplers = [step for _, step in pipeline.steps[:-1] if hasattr(step, "fit_resample")]
-    if samplers:
-        mix = mix.resampled(_counts(recorder.y_, classes), *samplers)
-    return _mix(last, recorder.X_, recorder.y_, classes, mix)
+    if resamples(pipeline):
+        for _, step in clone(pipeline).steps[:-1]:
+            if hasattr(step, "fit_resample"):
+                X, y = step.fit_resample(X, y)
+                mix = mix.resampled(_counts(y, classes), step)
+            elif hasattr(step, "transform"):
+                X = step.fit(X, y).transform(X)
+    return _mix(pipeline.steps[-1][1], X, np.asarray(y), classes, mix)
 
 
 def _of_votes(voting: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
@@ -246,12 +237,12 @@ def _of_classifier(estimator: Any, classes: np.ndarray, mix: TrainingMix) -> Tra
 
 
 def _class_weights(estimator: Any, params: Mapping[str, Any], classes: np.ndarray, mix: TrainingMix) -> np.ndarray:
-    """Return `class_weight` as numbers (K,): 1 for a class that is not in a dict."""
+    """Return `class_weight` as numbers (K,)."""
     given = params.get("class_weight")
     if given is None:
         return np.ones(len(classes))
     if isinstance(given, Mapping):
-        return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
+        return _by_label(given, classes)
     if given in ("balanced", "balanced_subsample"):
         return 1 / (mix.mass if _balances_weights(estimator) else mix.counts)
     raise ValueError(
@@ -288,22 +279,20 @@ def _of_lightgbm(params: Mapping[str, Any], mix: TrainingMix) -> np.ndarray:
 
 def _of_catboost(params: Mapping[str, Any], classes: np.ndarray, mix: TrainingMix) -> np.ndarray:
     given = params.get("class_weights")
-    if isinstance(given, Mapping):
-        return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
     if given is not None:
-        return np.asarray(given, dtype=float)
+        return _by_label(given, classes) if isinstance(given, Mapping) else np.asarray(given, dtype=float)
     power = {"Balanced": 1.0, "SqrtBalanced": 0.5}.get(str(params.get("auto_class_weights")), 0.0)
     positive = float(params.get("scale_pos_weight") or 1.0)
     return mix.mass**-power * ([1.0, positive] if len(classes) == 2 else 1.0)
 
 
+def _by_label(weights: Mapping[Any, float], classes: np.ndarray) -> np.ndarray:
+    """Return a dict of weights as numbers (K,): 1 for a class that is not in it."""
+    return np.array([float(weights.get(label, 1.0)) for label in classes.tolist()])
+
+
 def _counts(labels: Any, classes: np.ndarray) -> np.ndarray:
     return np.bincount(np.searchsorted(classes, np.asarray(labels)), minlength=len(classes)).astype(float)
-
-
-def _is_random(sampler: Any) -> bool:
-    """Return True if the sampler does not change p(x|k), apart from chance."""
-    return type(sampler).__name__ in _RANDOM and getattr(sampler, "shrinkage", None) is None
 
 
 def was_trained_on(estimator: Any, X: Any, labels: np.ndarray) -> bool:
@@ -347,34 +336,24 @@ def _first_tree(estimator: Any, X: Any) -> tuple[np.ndarray, dict[int, float]] |
     if package == "lightgbm":
         leaves = estimator.predict(X, pred_leaf=True, num_iteration=1)
         tree = estimator.booster_.dump_model(num_iteration=1)["tree_info"][0]["tree_structure"]
-        return np.asarray(leaves).reshape(len(leaves), -1)[:, 0], _leaf_counts(tree)
-    if package not in ("xgboost", "sklearn") or not hasattr(estimator, "apply") or _has_other_trees(estimator):
+        return np.asarray(leaves).reshape(len(leaves), -1)[:, 0], _leaf_weights(tree)
+    params = estimator.get_params(deep=False)
+    without_dump = params.get("booster") == "gblinear" or params.get("multi_strategy") == "multi_output_tree"
+    if package not in ("xgboost", "sklearn") or not hasattr(estimator, "apply") or without_dump:
         return None
     leaves = np.asarray(estimator.apply(X))
     leaf_of_row = leaves.reshape(len(leaves), -1)[:, 0].astype(int)
     if package == "xgboost":
         (tree, *_) = estimator.get_booster()[:1].get_dump(with_stats=True, dump_format="json")
-        return leaf_of_row, _leaf_covers(json.loads(tree))
+        return leaf_of_row, _leaf_weights(json.loads(tree))
     first = np.ravel(getattr(estimator, "estimators_", estimator))[0].tree_
     ends = np.flatnonzero(first.children_left < 0)
     return leaf_of_row, dict(zip(ends.tolist(), first.weighted_n_node_samples[ends].tolist(), strict=True))
 
 
-def _has_other_trees(estimator: Any) -> bool:
-    """Return True for XGBoost's linear models, and for its trees with several outputs, which have no dump."""
-    params = estimator.get_params(deep=False)
-    return params.get("booster") == "gblinear" or params.get("multi_strategy") == "multi_output_tree"
-
-
-def _leaf_covers(node: dict[str, Any]) -> dict[int, float]:
-    """Return the sum of training weights in each leaf below a node of XGBoost's dump."""
-    if "leaf" in node:
-        return {int(node["nodeid"]): float(node["cover"])}
-    return {leaf: cover for child in node["children"] for leaf, cover in _leaf_covers(child).items()}
-
-
-def _leaf_counts(node: dict[str, Any]) -> dict[int, float]:
-    """Return the number of training rows in each leaf below a node of LightGBM's dump."""
-    if "left_child" not in node:
-        return {int(node.get("leaf_index", 0)): float(node.get("leaf_count", 0))}
-    return _leaf_counts(node["left_child"]) | _leaf_counts(node["right_child"])
+def _leaf_weights(node: dict[str, Any]) -> dict[int, float]:
+    """Return the sum of training weights in each leaf below a node of XGBoost's dump, or the number of rows of LightGBM's."""
+    children = node.get("children") or [node[side] for side in ("left_child", "right_child") if side in node]
+    if not children:
+        return {int(node.get("nodeid", node.get("leaf_index", 0))): float(node.get("cover", node.get("leaf_count", 0)))}
+    return {leaf: weight for child in children for leaf, weight in _leaf_weights(child).items()}

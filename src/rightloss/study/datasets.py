@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..lidc import NoduleSet, balanced_set, binary_set, rating_set, read_archive, read_nodulemnist, train_valid_test
 from ..lidc.nodulemnist import COUNTS
-from ..lidc.npz import open_npz
 from ..lidc.splits import Parts, split_labels
+from ..serialization import open_npz
 from .config import CONTOURS, IMAGE_NETS, Source, StudyConfig, label_draw
 from .results import DataSummary, sha256_of
 

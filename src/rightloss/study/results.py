@@ -30,8 +30,8 @@ from scipy.special import log_softmax
 from .. import __version__
 from ..atomic_files import whole_file, write_whole
 from ..lidc.nodulemnist import COUNTS
-from ..lidc.npz import open_npz
 from ..lidc.splits import fold_numbers
+from ..serialization import open_npz
 from .config import RunConfig, StudyConfig, unique_name
 
 _TRACED = 50

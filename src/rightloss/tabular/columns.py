@@ -69,6 +69,8 @@ Kind = Literal["number", "category", "text", "identifier", "constant", "date", "
 # pandas' own list without "None", which is often the name of a category.
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+# Spreadsheet programs read text as a formula if it begins with one of these characters and is not a number.
+_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff]*[=+\-@＝＋－＠]\s*\S|\s*[\t\r]")
 MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
 _FEW_LEVELS = 50  # a category with more levels must have enough rows for each
 _MANY_LEVELS = 0.2  # distinct values per row from which text is not a category
@@ -106,19 +108,20 @@ def count_distinct(series: pd.Series) -> int:
 
 def as_numbers(series: pd.Series, infinite: bool = False) -> tuple[np.ndarray, list[str]]:
     """Return the cells as float64, with NaN for missing and other cells, also infinite ones, and examples of text cells."""
-    if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
-        codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
-        parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
-        numbers = np.append(parsed.to_numpy(dtype=np.float64), np.nan)
-        found, cells = numbers[codes], [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
+    cells: list[str] = []
+    if _is_numeric(series) or pd.api.types.is_bool_dtype(series):
+        found = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
-        found, cells = series.to_numpy(dtype=np.float64, na_value=np.nan), []
+        codes, values = pd.factorize(hashable(series))
+        parsed = pd.to_numeric(pd.Series(list(map(_plain, values)), dtype=object), errors="coerce")
+        found = np.append(parsed.to_numpy(dtype=np.float64), np.nan)[codes]
+        cells = [str(value) for value in values[parsed.isna()]]
     return found if infinite else np.where(np.isfinite(found), found, np.nan), cells
 
 
 def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return a code per cell, −1 for missing ones, and the text of each code."""
-    codes, values = pd.factorize(hashable(series), use_na_sentinel=True)
+    codes, values = pd.factorize(hashable(series))
     return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
 
 
@@ -171,13 +174,21 @@ def as_days(series: pd.Series, date_format: str) -> np.ndarray:
     return np.where(times.isna(), np.nan, days)
 
 
+def is_text(series: pd.Series) -> bool:
+    """Return whether the cells may be text: whether they are no numbers, truth values or dates."""
+    kinds = pd.api.types
+    others = (kinds.is_numeric_dtype, kinds.is_bool_dtype, kinds.is_datetime64_any_dtype)
+    return not any(is_other(series) for is_other in others)
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a spreadsheet program would run a cell as a formula."""
+    return bool(_FORMULA.match(text)) and not NUMBER.fullmatch(text.strip())
+
+
 def formula_cells(series: pd.Series) -> list[str]:
-    """Return the distinct cells that a spreadsheet would run as a formula: text that starts with =, +, - or @."""
-    if _is_numeric(series) or not (pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)):
-        return []
-    values = [value for value in as_text(series)[1] if len(value) > 1 and value[0] in "=+-@"]
-    numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
-    return [value for value, number in zip(values, numbers, strict=True) if np.isnan(number)]
+    """Return the distinct cells that a spreadsheet would run as a formula."""
+    return list(filter(is_formula, as_text(series)[1])) if is_text(series) else []
 
 
 def _kind_of_text(present: pd.Series, distinct: int, name: str) -> Kind:
@@ -251,6 +262,12 @@ class Labels:
         """The rows of each class."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.classes))
 
+    @property
+    def shares(self) -> np.ndarray:
+        """The mix of the classes."""
+        found: np.ndarray = self.counts / max(self.counts.sum(), 1)
+        return found
+
 
 def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     """Return the classes of a target column, and the class number of each row.
@@ -258,7 +275,7 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     Raises:
         ValueError: if `positive` is not a class, or there are more than two classes.
     """
-    numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
+    numbers, values = pd.factorize(series.astype(object))
     labels = [plain_label(value) for value in values]
     if any(isinstance(label, float) and math.isinf(label) for label in labels):
         raise ValueError(
@@ -282,39 +299,36 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
             f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
             "the population by class."
         )
-    guessed = False
+    likely = likely_positive(classes) if second is None and len(classes) == 2 else second
     if len(classes) == 2:
-        second = likely_positive(classes) if second is None else second
-        guessed = second is None
-        second = classes[1] if second is None else second
+        second = classes[1] if likely is None else likely
         classes = sorted(classes, key=lambda label: label == second)
     place = {label: number for number, label in enumerate(classes)}
     codes = np.array([*(place[label] for label in labels), -1], dtype=np.int64)[numbers]
-    return Labels(classes, codes, second, guessed)
+    return Labels(classes, codes, second, guessed=likely is None and len(classes) == 2)
 
 
 def population_of(
-    population: Population | None, labels: Labels, sampling: np.ndarray | None = None, name: str = "population"
+    population: Population | None, classes: Sequence[Label], sampling: np.ndarray, name: str = "population"
 ) -> Prevalence:
-    """Return the `Prevalence` of a table: the given π, and the labels' own mix as ρ.
+    """Return the `Prevalence` of a table.
 
     Args:
-        population: a number for two classes (the frequency of the positive one), a dict by label, K frequencies in the order
-            of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
-        labels: the labels of the table.
-        sampling: ρ, instead of the labels' own mix.
+        population: π: a number for two classes (the frequency of the second), a dict by label, K frequencies in their order, a
+            `Prevalence`, an estimate, or None for ρ.
+        classes: the labels.
+        sampling: ρ, such as the labels' own mix.
         name: the argument's name in messages.
     """
-    rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
-        named = {matching_label(key, labels.classes, name): value for key, value in population.items()}
-        population = by_class(named, np.array(labels.classes, dtype=object), name)
-    elif isinstance(population, int | float) and len(labels.classes) > 2:
+        named = {matching_label(key, classes, name): value for key, value in population.items()}
+        population = by_class(named, np.array(classes, dtype=object), name)
+    elif isinstance(population, int | float) and len(classes) > 2:
         raise ValueError(
-            f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "
-            f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
+            f"Expected a frequency for each of the classes {classes}, but got {population!r}: name them all, such as "
+            f"{ {label: round(1 / len(classes), 3) for label in classes} }."
         )
-    return class_prevalence(population, np.arange(len(labels.classes)), rho)
+    return class_prevalence(population, np.arange(len(classes)), sampling)
 
 
 def class_numbers(labels: pd.Series, classes: Sequence[Label]) -> np.ndarray:
@@ -338,7 +352,7 @@ def _class_number(text: str, place: dict[str, int]) -> int | None:
     return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
-def matching_label(value: Any, classes: list[Label], name: str) -> Label:
+def matching_label(value: Any, classes: Sequence[Label], name: str) -> Label:
     """Return the class that a user means; "1" matches 1, and "true" matches True.
 
     Raises:

@@ -20,8 +20,8 @@ from sklearn.base import clone
 from ..arrays import checked_number
 from ..calibration import Calibration, fit_mean
 from ..calibration.auto import choose_correction, clearly_best, corrections, expected_gain, score
+from ..calibration.fit_with_shrinkage import checked_kind, fit_slopes
 from ..calibration.held_out import HeldOut
-from ..calibration.model import checked_kind, fit_slopes
 from ..metrics import evaluate
 from ..predictive import retarget
 from ..prevalence import Prevalence
@@ -140,7 +140,7 @@ def fit_table(
     if report.errors:
         raise ValueError(" ".join(each.message for each in report.errors))
     found = labels_of(frame[target], positive)
-    prevalence = population_of(stated, found)
+    prevalence = population_of(stated, found.classes, found.shares)
     prevalence = Prevalence.unknown(len(found.classes), prevalence.sampling) if is_unknown(population) else prevalence
     labelled = found.codes >= 0
     frame = frame if labelled.all() else frame.loc[labelled]

@@ -177,8 +177,8 @@ def inspect_table(
     if target in frame.columns:
         labels, more = _labels(frame, str(target), positive, columns)
         findings += more
-        if labels is not None:
-            findings += [*_class_findings(labels, str(target), population), *_leak_findings(frame, labels, columns)]
+    if labels is not None:
+        findings += [*_class_findings(labels, str(target), population), *_leak_findings(frame, labels, columns)]
     if group in frame.columns:
         groups, more = _groups(frame[group], labels)
         findings += more
@@ -329,7 +329,7 @@ def _class_findings(labels: Labels, target: str, population: Population | None) 
         yield Finding("warning", target, words)
     if population is not None:
         try:
-            population_of(population, labels)
+            population_of(population, labels.classes, labels.shares)
         except ValueError as error:
             yield Finding("error", target, str(error))
 
@@ -349,9 +349,8 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
     count = len(np.unique(codes))
     if count == len(series):
         found.append(Finding("note", name, "every row is a group of its own."))
-    for number, label in enumerate([] if labels is None else labels.classes):
-        assert labels is not None
-        if len(np.unique(codes[labels.codes == number])) < 2:
+    for number, label in enumerate(labels.classes if labels else ()):
+        if labels and len(np.unique(codes[labels.codes == number])) < 2:
             words = (
                 f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
             )
@@ -360,8 +359,7 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
 
 
 def _classes(labels: Labels) -> list[ClassReport]:
-    counts = labels.counts.tolist()
-    return [ClassReport(label, rows, rows / max(sum(counts), 1)) for label, rows in zip(labels.classes, counts, strict=True)]
+    return list(map(ClassReport, labels.classes, labels.counts.tolist(), labels.shares.tolist()))
 
 
 def _likely_targets(columns: list[ColumnReport], rows: int) -> list[str]:
@@ -392,15 +390,15 @@ def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kin
 
 def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
     """Return the AUC of a column cut into levels, where each half of the rows is scored by the class rates of the other."""
-    halves, areas = halves_of(codes), []
-    for half in (0, 1):
-        known, size = halves != half, int(levels.max()) + 1
-        total = np.bincount(levels[known], minlength=size) + 1.0
-        for k in np.unique(codes):
-            own = codes == k
-            seen = np.bincount(levels[known & own], minlength=size)
-            rates = (seen + own[known].mean()) / total
-            areas.append(_area(rates[levels[~known]], own[~known]))
+    from sklearn.metrics import roc_auc_score
+
+    halves = pd.Series(codes).groupby(codes).cumcount().to_numpy() % 2  # alternating within each class
+    areas = []
+    for known in (halves == 0, halves == 1):
+        counts = np.zeros((levels.max() + 1, codes.max() + 1))
+        np.add.at(counts, (levels[known], codes[known]), 1)
+        rates = (counts + counts.sum(0) / counts.sum()) / (counts.sum(1, keepdims=True) + 1)
+        areas += [roc_auc_score(codes[~known] == k, rates[levels[~known], k]) for k in range(codes.max() + 1)]
     return float(np.mean(areas))
 
 
@@ -419,18 +417,3 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
     if not len(values):
         return values
     return np.append(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"), np.nextafter(values.max(), np.inf))
-
-
-def halves_of(codes: np.ndarray) -> np.ndarray:
-    """Return 0 or 1 per row, alternating within each class."""
-    order = np.argsort(codes, kind="stable")
-    half = np.empty(len(codes), dtype=np.int64)
-    half[order] = np.arange(len(codes)) % 2
-    return half
-
-
-def _area(scores: np.ndarray, own: np.ndarray) -> float:
-    """Return the probability that a row of the class scores higher than one of the rest, with ties as one half."""
-    ranks = pd.Series(scores).rank().to_numpy()
-    n = int(own.sum())
-    return float((ranks[own].sum() - n * (n + 1) / 2) / (n * (len(own) - n)))

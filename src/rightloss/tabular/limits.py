@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy import special
-from scipy.linalg import solve_triangular
 
 from ..arrays import checked_level
 from ..predictive import retarget
@@ -113,9 +112,8 @@ def _mix_covariance(model: TableModel) -> np.ndarray:
     own = np.eye(k)[codes] / np.bincount(codes, minlength=k)
     moves = own[:, 1:] - own[:, :1]
     if model.held_out.groups is not None:
-        moves = _sums(moves, model.held_out.groups)
-    found: np.ndarray = moves.T @ moves * len(codes) / model.rows
-    return found
+        moves = pd.DataFrame(moves).groupby(model.held_out.groups).sum().to_numpy()
+    return np.asarray(moves.T @ moves * len(codes) / model.rows)
 
 
 def _with_survey(logit: np.ndarray, errors: np.ndarray, beta: BetaLogOdds, level: float) -> tuple[np.ndarray, np.ndarray]:
@@ -229,20 +227,15 @@ def _round_step(scale: float) -> float:
 
 def _determined(matrix: np.ndarray, changes: list[_Change]) -> list[_Change]:
     """Return the changes whose columns are not constant and do not follow from those before them."""
-    centred = matrix[:, [change.place for change in changes]]
-    centred = centred - centred.mean(0)
-    products = centred.T @ centred
-    kept: list[tuple[int, _Change]] = []
-    factor: np.ndarray = np.zeros((len(changes), len(changes)))  # Cholesky's, of the columns kept
-    for j, change in enumerate(changes):
-        row = products[[i for i, _ in kept], j]
-        if kept:  # SciPy before 1.14 solves no empty system
-            row = solve_triangular(factor[: len(kept), : len(kept)], row, lower=True)
-        new = products[j, j] - row @ row
-        if new > _DEPENDENT * max(products[j, j], _DEPENDENT):
-            factor[len(kept), : len(kept) + 1] = [*row, np.sqrt(new)]
-            kept.append((j, change))
-    return [change for _, change in kept]
+    columns = matrix[:, [change.place for change in changes]]
+    basis, kept = np.zeros_like(columns), list[_Change]()  # orthonormal, of the columns kept
+    for change, column in zip(changes, (columns - columns.mean(0)).T, strict=True):
+        known = basis[:, : len(kept)]
+        new, size = column - known @ (known.T @ column), column @ column
+        if new @ new > _DEPENDENT * max(size, _DEPENDENT):
+            basis[:, len(kept)] = new / np.linalg.norm(new)
+            kept.append(change)
+    return kept
 
 
 def _rows_in_proportion(codes: np.ndarray, most: int) -> np.ndarray:
@@ -253,16 +246,6 @@ def _rows_in_proportion(codes: np.ndarray, most: int) -> np.ndarray:
 def _between_groups(features: np.ndarray, scores: np.ndarray, codes: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return Σ_g s_g s_gᵀ of the groups' sums of gradients, each less the mean of its class."""
     x = np.column_stack([features, np.ones(len(features))])
-    each = (scores[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-    for c in np.unique(codes):
-        each[codes == c] -= each[codes == c].mean(0)
-    sums = _sums(each, groups)
+    each = pd.DataFrame((scores[:, :, None] * x[:, None, :]).reshape(len(x), -1))
+    sums = (each - each.groupby(codes).transform("mean")).groupby(groups).sum().to_numpy()
     return sums.T @ sums * len(sums) / max(len(sums) - 1, 1)
-
-
-def _sums(rows: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the sum of the rows of each group."""
-    _, number = np.unique(groups, return_inverse=True)
-    sums = np.zeros((number.max() + 1, rows.shape[1]))
-    np.add.at(sums, number, rows)
-    return sums

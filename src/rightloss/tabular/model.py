@@ -17,7 +17,7 @@ from ..calibration import Calibration
 from ..predictive import retarget
 from ..prevalence import Prevalence
 from ..sklearn.population import Population
-from .columns import Finding, Label, Labels, class_numbers, population_of, warn_of
+from .columns import Finding, Label, class_numbers, population_of, warn_of
 from .pipelines import ColumnSpec, Pipeline, by_fold, check_columns
 
 if TYPE_CHECKING:
@@ -262,8 +262,7 @@ class TableModel:
 
     def prevalence_of(self, population: Population) -> Prevalence:
         """Return a population in any form as a `Prevalence` over the model's classes."""
-        labels = Labels(self.classes_, np.empty(0, dtype=np.int64), self.positive, False)
-        return population_of(population, labels, self.population.sampling)
+        return population_of(population, self.classes_, self.population.sampling)
 
     def check(self, frame: pd.DataFrame) -> list[Finding]:
         """Compare a table with the training table; return warnings about unknown cells and notes about unused columns.

@@ -7,7 +7,6 @@ setting, chosen on left-out rows: the linear one its penalty, boosting its numbe
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _RARE = 10  # a level with fewer rows is pooled with others; the minimum is smaller in small tables
 _NAMES_KEPT = 1000  # names of pooled levels, to distinguish them from new ones
-_FAR = 400  # binary exponent of the largest number from which a column's mean and scale are computed in another unit
+_LARGEST = 1e150  # size of numbers in means and scales, whose squares do not overflow
 _FARTHEST = 1e6  # standard deviations at which a number is clipped, well inside float32
 
 
@@ -169,12 +168,12 @@ def odd_findings(chunks: Sequence[OddCells], rows: int, specs: Sequence[ColumnSp
     """Return warnings about the odd cells of all chunks of a table."""
     findings = []
     for spec in specs:
+        what, read_as = ("are no dates" if spec.kind == "date" else "are no numbers"), "missing"
+        if spec.is_category:
+            what, read_as = "have a category that training did not", "'other'"
         odd = [chunk[spec.name] for chunk in chunks if spec.name in chunk]
-        many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
         if odd:
-            what, read_as = ("are no dates" if spec.kind == "date" else "are no numbers"), "missing"
-            if spec.is_category:
-                what, read_as = "have a category that training did not", "'other'"
+            many = f"{sum(count for count, _ in odd):,} of {rows:,} cells"
             words = f"{many} {what}, such as {odd[0][1]!r}: they are read as {read_as}."
             findings.append(Finding("warning", spec.name, words))
     return findings
@@ -193,13 +192,9 @@ def _number_spec(series: pd.Series, kind: Kind) -> ColumnSpec:
     written = date_format(series) if kind == "date" else None
     values = as_values(series, kind, written)
     known = values[~np.isnan(values)]
-    exponent = math.frexp(np.abs(known).max(initial=0))[1] - 1
-    unit = 2.0**exponent if abs(exponent) > _FAR else 1.0  # exact, and squares neither overflow nor vanish
-    some = known / unit if len(known) else np.zeros(1)
-    mean, scale, fill = (float(figure) * unit for figure in (some.mean(), some.std(), np.median(some)))
-    missing = len(known) < len(values)
-    scale = scale if 0 < scale < np.inf else 1.0
-    return ColumnSpec(str(series.name), kind, (), (), fill, mean, scale, missing, written)
+    some = np.clip(known, -_LARGEST, _LARGEST) if len(known) else np.zeros(1)
+    mean, scale, fill = (float(figure) for figure in (some.mean(), some.std(), np.median(some)))
+    return ColumnSpec(str(series.name), kind, (), (), fill, mean, scale or 1.0, len(known) < len(values), written)
 
 
 def _category_spec(series: pd.Series) -> ColumnSpec:
@@ -216,9 +211,9 @@ def _category_spec(series: pd.Series) -> ColumnSpec:
 
 
 def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
-    with np.errstate(over="ignore"):  # infinity is clipped, and halves of the largest numbers do not overflow
+    with np.errstate(over="ignore"):  # infinity is clipped
         values = as_values(series, spec.kind, spec.date_format)
-        return np.clip((values / 2 - spec.mean / 2) / spec.scale * 2, -_FARTHEST, _FARTHEST)
+        return np.clip((values - spec.mean) / spec.scale, -_FARTHEST, _FARTHEST)
 
 
 def _codes(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
@@ -266,10 +261,6 @@ class TableClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
         """Return probabilities at the mix of the training rows."""
         return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the most probable class at the mix of the training rows."""
-        return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     def tuned(self, rows: GivenRows) -> Any:
         """Return a copy with the setting that predicts left-out rows best, whole groups at a time.

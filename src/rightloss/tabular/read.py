@@ -248,8 +248,8 @@ class ParquetPart:
         raw = [name for name in self._raw if name.strip() in columns]
         schema = pa.schema([types.schema.field(name) for name in raw], types.schema.metadata)
         with _opened(self.path) as file:
-            for table in _tables(file, schema, size or max(1, self.rows)):
-                frame = _to_pandas(table)
+            for batch in file.iter_batches(size or max(1, self.rows), columns=schema.names):
+                frame = _to_pandas(pa.Table.from_batches([batch]).select(schema.names).cast(schema, safe=False))
                 odd = {name: types.dtypes[name] for name in raw if frame[name].dtype != types.dtypes[name]}
                 yield frame.astype(odd).set_axis([name.strip() for name in raw], axis=1)
 
@@ -268,19 +268,6 @@ def survey_parquet(path: Path) -> ParquetPart:
     part = ParquetPart(path, rows, pa.schema(fields, schema.metadata), missing, findings)
     check_names(part.names, path)
     return part
-
-
-def _tables(file: pq.ParquetFile, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
-    """Yield the rows, `size` at a time, whatever the row groups."""
-    held = schema.empty_table()
-    for batch in file.iter_batches(size, columns=schema.names):
-        more = pa.Table.from_batches([batch]).select(schema.names).cast(schema, safe=False)
-        held = pa.concat_tables([held, more])
-        while len(held) >= size:
-            yield held[:size]
-            held = held[size:]
-    if len(held):
-        yield held
 
 
 def _with_missing(file: pq.ParquetFile, names: Sequence[str]) -> frozenset[str]:

@@ -60,7 +60,7 @@ class TextPart:
         path: of the file.
         encoding: of the text.
         delimiter: between cells.
-        header: the names of its columns as they stand there, or as pandas calls those without a name.
+        names: of its columns.
         text: columns that are read as they stand.
         findings: about the file.
         rows: their number.
@@ -71,17 +71,12 @@ class TextPart:
     path: Path
     encoding: str
     delimiter: str
-    header: list[str]
+    names: list[str]
     text: frozenset[str]
     findings: list[Finding]
     rows: int = 0
     cells: dict[str, dict[str, None]] = field(default_factory=dict)
     frame: pd.DataFrame | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [name.strip() for name in self.header]
 
     @staticmethod
     def common_types(parts: Sequence[TextPart], size: int | None) -> tuple[TextTypes, list[Finding]]:
@@ -106,24 +101,21 @@ class TextPart:
             huge = [name for name, dtype in dtypes.items() if dtype == "str" and self.frame[name].dtype == object]
             yield self.frame[list(dtypes)].assign(**{name: self.frame[name].map(str, na_action="ignore") for name in huge})
             return
-        by_header = dict(zip(self.header, self.names, strict=True))
-        known = by_header if dtypes is None else {raw: name for raw, name in by_header.items() if name in dtypes}
-        given = {raw: dtypes[name] for raw, name in known.items() if dtypes is not None and dtypes[name] != "object"}
-        text = {raw: "str" for raw, name in known.items() if name in self.text}
-        options = self._options | {"dtype": given | text, "usecols": None if dtypes is None else list(known)}
+        wanted = [name for name in self.names if dtypes is None or name in dtypes]
+        given = {} if dtypes is None else {name: dtypes[name] for name in wanted if dtypes[name] != "object"}
+        text = dict.fromkeys(self.text.intersection(wanted), "str")
+        options = self._options | {"dtype": given | text, "usecols": None if dtypes is None else wanted}
         objects = [name for name, dtype in (dtypes or {}).items() if dtype == "object"]  # True, False and missing
         for frame in self._read(size, options):
-            frame.columns = pd.Index([name.strip() for name in frame.columns])
             yield frame.astype(dict.fromkeys(objects, object)) if objects else frame
 
     @property
     def _options(self) -> dict[str, Any]:
-        packed = "gzip" if self.path.suffix.lower() == ".gz" else None
         missing: Any = MISSING
-        if self.text.intersection(self.names):
-            missing = {raw: [""] if raw.strip() in self.text else MISSING for raw in self.header}
-        options = {"sep": self.delimiter, "encoding": self.encoding, "compression": packed, "na_values": missing}
-        return options | {"index_col": False, "keep_default_na": False, "low_memory": False}
+        if self.text:
+            missing = {name: [""] if name in self.text else MISSING for name in self.names}
+        options = {"sep": self.delimiter, "encoding": self.encoding, "na_values": missing}
+        return options | {"names": self.names, "header": 0, "index_col": False, "keep_default_na": False, "low_memory": False}
 
     def _read(self, size: int | None, options: dict[str, Any]) -> Iterator[pd.DataFrame]:
         done = 0
@@ -167,34 +159,29 @@ def survey_text(path: Path, encoding: str | None, is_text: Callable[[str], bool]
     except (LookupError, ValueError):  # unknown; or a codec that is not for text, such as rot13 and base64
         raise ValueError(f"Expected the name of an encoding, but got {encoding!r}: such as utf-8, cp1252 or latin-1.") from None
     wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    found = ["utf-16"] if wide else ["utf-8-sig", "cp1252", "latin-1"]  # the last accepts any bytes
-    *others, last = found if encoding is None else [encoding]
-    for name in (*others, last):
+    names = [encoding] if encoding else ["utf-16"] if wide else ["utf-8-sig", "cp1252", "latin-1"]  # the last accepts any bytes
+    for name in names:
         try:
             part = _survey(path, start, name, is_text, size, keep)
+            break
         except UnicodeError as error:
-            if name == last:
+            if name == names[-1]:
                 words = f"{path.name} is not ({error}): leave it out, or give the right one."
                 raise ValueError(f"Expected text in the encoding {name}, but {words}") from error
-        else:
-            break
+    if name == names[0]:
+        return part
     words = f"the file is not UTF-8 and was read as {name}: look at names with accents, or give the encoding."
-    odd = [Finding("warning", None, words)] if encoding is None and name in found[1:] else []
-    return replace(part, findings=[*odd, *part.findings])
+    return replace(part, findings=[Finding("warning", None, words), *part.findings])
 
 
 def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bool], size: int | None, keep: bool) -> TextPart:
     """Read the whole file; raise UnicodeDecodeError if the encoding is wrong."""
-    delimiter, names = _dialect_of(_text_of(start, encoding), path)
-    check_names([name.strip() for name in names], path)
-    header = [name or f"Unnamed: {number}" for number, name in enumerate(names)]
-    notes = [
-        Finding("note", f"Unnamed: {number}", "the column has no name in the file.")
-        for number, name in enumerate(names)
-        if not name.strip()
-    ]
-    text = frozenset(name.strip() for name in header if is_text(name.strip()))
-    part = TextPart(path, encoding, delimiter, header, text, notes)
+    delimiter, header = _dialect_of(_text_of(start, encoding), path)
+    names = [name.strip() or f"Unnamed: {number}" for number, name in enumerate(header)]
+    check_names(names, path)
+    unnamed = [name for name, written in zip(names, header, strict=True) if not written.strip()]
+    notes = [Finding("note", name, "the column has no name in the file.") for name in unnamed]
+    part = TextPart(path, encoding, delimiter, names, frozenset(filter(is_text, names)), notes)
     rows, kept = 0, None
     cells: dict[str, dict[str, None]] = {name: {} for name in part.names}
     for frame in part.chunks(size):
@@ -298,19 +285,20 @@ def _comma_columns(
     parts: Sequence[TextPart], columns: Sequence[str], size: int | None
 ) -> dict[str, tuple[str, frozenset[Comma]]]:
     """Return the columns of numbers with commas: an example, and what the commas may be."""
-    cells, numbers, examples = Counter[str](), Counter[str](), dict[str, str]()
+    others, numbers, examples = Counter[str](), Counter[str](), dict[str, str]()
     fits = {name: frozenset(_COMMAS) for name in columns}
     for frame in _as_text(parts, columns, size):
         for name in columns:
             for cell, count in frame[name].value_counts().items():
-                cells[name] += count
-                if _ANY_NUMBER.fullmatch(text := str(cell).strip()):
-                    numbers[name] += count
-                    fits[name] = frozenset(meaning for meaning in fits[name] if _COMMAS[meaning].fullmatch(text))
-                    if "," in text:
-                        examples.setdefault(name, text)
-    mostly = [name for name in columns if numbers[name] >= MOSTLY * cells[name]]
-    return {name: (examples[name], fits[name]) for name in mostly if name in examples and fits[name]}
+                if not _ANY_NUMBER.fullmatch(text := str(cell).strip()):
+                    others[name] += count
+                    continue
+                numbers[name] += count
+                fits[name] = frozenset(meaning for meaning in fits[name] if _COMMAS[meaning].fullmatch(text))
+                if "," in text:
+                    examples.setdefault(name, text)
+    mostly = [name for name in examples if fits[name] and numbers[name] >= MOSTLY * (numbers[name] + others[name])]
+    return {name: (examples[name], fits[name]) for name in columns if name in mostly}
 
 
 def _dtypes_without_commas(parts: Sequence[TextPart], meanings: dict[str, Comma], size: int | None) -> dict[str, str]:
@@ -351,10 +339,9 @@ def _check_points(parts: Sequence[TextPart], columns: Sequence[str], size: int |
     pointed, clear = dict[str, str](), set[str]()
     for frame in _as_text([replace(part, frame=None) for part in parts], columns, size):
         for name in columns:
-            cells = [cell.strip() for cell in frame[name].dropna().unique() if "." in cell] if name not in clear else []
-            if cells and all(_POINT_OR_THOUSANDS.fullmatch(cell) for cell in cells):
-                pointed.setdefault(name, cells[0])
-            elif cells:
+            cells = [cell.strip() for cell in frame[name].dropna().unique() if "." in cell]
+            pointed |= {name: cells[0]} if cells else {}
+            if not all(map(_POINT_OR_THOUSANDS.fullmatch, cells)):
                 clear.add(name)
     for name in (name for name in columns if name in pointed and name not in clear):
         raise ValueError(

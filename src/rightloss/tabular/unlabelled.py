@@ -119,10 +119,11 @@ def _repeated_rows(chosen: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence
 
     This applies only if labelled rows are nearly all distinct; otherwise rows can be equal by chance.
     """
-    ours, theirs = (_row_bytes(boosting_matrix(frame, specs)) for frame in (labelled, chosen))
-    if len(np.unique(ours)) < _MOSTLY * len(ours):
+    tables = (pd.DataFrame(boosting_matrix(frame, specs) + np.float32(0)) for frame in (labelled, chosen))
+    ours, theirs = (pd.util.hash_pandas_object(table, index=False) for table in tables)
+    if ours.nunique() < _MOSTLY * len(ours):
         return []
-    count = int(np.isin(theirs, ours).sum())
+    count = int(theirs.isin(ours).sum())
     if count == len(theirs):
         raise ValueError(
             f"Expected unlabelled rows of the population, but {count:,} of {count:,} are rows of the labelled table: is it the "
@@ -133,12 +134,6 @@ def _repeated_rows(chosen: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence
     return [
         Finding("note", None, f"{count:,} of {len(theirs):,} unlabelled rows are in the labelled table, too: they count twice.")
     ]
-
-
-def _row_bytes(matrix: np.ndarray) -> np.ndarray:
-    """Return each row as a single comparable value."""
-    plain = np.ascontiguousarray(np.where(np.isnan(matrix), np.float32(np.inf), matrix) + np.float32(0))
-    return plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
 
 
 def shift_findings(table: LabelledTable, others: UnlabelledTable, prevalence: Prevalence) -> tuple[float | None, list[Finding]]:

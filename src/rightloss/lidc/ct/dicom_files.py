@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,11 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from ...extras import install
+from ...extras import imported
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["AIR", "Found", "Slice", "UnreadableSlice", "find_series", "printable", "read_hu", "read_slice", "require"]
 
 AIR = -1000  # HU
 
@@ -46,10 +44,7 @@ class UnreadableSlice(Exception):
 def require(*packages: str) -> None:
     """Raise an error that says what to install if a package is missing."""
     for name in packages:
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{name} is needed for CT: {install('lidc')}", name=name) from error
+        imported(name, f"{name} is needed for CT", "lidc")
 
 
 def printable(text: object) -> str:
@@ -207,9 +202,7 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
         whole = _dataset(content)
         if "PixelData" not in whole:
             raise UnreadableSlice("it has no pixels")
-        stored = whole.pixel_array
-        if stored.shape != header.shape or stored.dtype.kind not in "iu":
-            raise UnreadableSlice(f"its pixels are {stored.dtype}{list(stored.shape)}")
+        stored = whole.pixel_array  # integers; pydicom reshapes them to the header's size, or raises
         # Bits above those stored are undefined, and can hide the sign.
         unused = 8 * stored.dtype.itemsize - int(whole.BitsStored)
         stored = (stored << unused) >> unused
@@ -249,17 +242,18 @@ def _padding(header: FileDataset) -> int | None:
 
 
 def _check(found: Slice, header: FileDataset) -> None:
-    if not all(0 < side <= _LARGEST_SIDE for side in found.shape):
-        raise UnreadableSlice(f"it has {found.shape[0]} rows and {found.shape[1]} columns")
+    for what, values, low, high in (
+        ("numbers of rows and columns are", found.shape, 1, _LARGEST_SIDE),
+        ("distances of pixels in mm are", found.spacing, 1e-3, 100),
+        ("position in mm is", found.position, -_FARTHEST, _FARTHEST),
+        ("rescale slope is", abs(found.slope), 1e-12, 1e6),
+        ("rescale intercept is", found.intercept, -1e6, 1e6),
+    ):
+        if not all(low <= value <= high for value in np.ravel(values)):
+            raise UnreadableSlice(f"its {what} {np.ravel(values).tolist()}")
     allocated, stored = int(header.BitsAllocated), int(header.BitsStored)
     if allocated not in (8, 16, 32) or not 0 < stored <= allocated or int(header.get("HighBit", stored - 1)) != stored - 1:
         raise UnreadableSlice(f"its pixels have {stored} of {allocated} bits")
-    if not (np.isfinite([found.slope, found.intercept]).all() and 0 < abs(found.slope) < 1e6 and abs(found.intercept) < 1e6):
-        raise UnreadableSlice(f"its rescale slope is {found.slope} and its intercept {found.intercept}")
-    if not (found.spacing > 1e-3).all() or (found.spacing > 100).any():
-        raise UnreadableSlice(f"its pixels are {found.spacing.tolist()} mm apart")
-    if (np.abs(found.position) > _FARTHEST).any():
-        raise UnreadableSlice(f"its position is {found.position.tolist()} mm")
     if np.abs(found.orientation @ found.orientation.T - np.eye(2)).max() > 1e-3:
         raise UnreadableSlice(f"its orientation {found.orientation.ravel().tolist()} is not two unit vectors at a right angle")
 

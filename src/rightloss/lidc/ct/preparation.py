@@ -9,27 +9,24 @@ continues from the shards, and if anything changes new ones are made.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int16, Int64
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from ...arrays import checked_int
+from ...arrays import Numbers, checked_int
 from ...atomic_files import check_writable, only_run, whole_file, write_whole
 from ...process_pool import Failure, run_jobs
+from ...serialization import open_npz
 from ..archive import checked_columns, write_archive
-from ..npz import open_npz
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
 from .dicom_files import Found, find_series, printable, require
@@ -38,14 +35,13 @@ from .series import cut_patch, read_series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Prepared", "Remark", "prepare"]
 
 Report = Callable[[int, int, str], object]
 
 RATINGS = [f"rating_{rating}" for rating in range(1, 6)]
 NAMES = ("nodule", "patient_id", "series_uid")
 
-_VERSION = 2  # version of the content of shards: increase it when the same files give other patches
+_VERSION = 3  # version of the content of shards: increase it when the same files give other patches
 _NOTE = "written.json"
 _OWN = ("[0-9a-f]" * 32 + ".npz", "patches.npy", "archive.npz", _NOTE, ".saving-*.partial")
 _SPACING = 1.0  # mm
@@ -169,10 +165,12 @@ def prepare(
         Traceback (most recent call last):
         ValueError: Expected a folder of DICOM files, but no-such-folder is none: is the path right?
     """
-    require("pydicom", "scipy", "pebble")
+    require("pydicom", "pebble")
     folder, target = Path(dicom), Path(out)
     parts = target.with_name(target.name + ".parts")
-    _check(folder, target, parts, size, workers)
+    count = min(8, os.cpu_count() or 1) if workers is None else workers
+    checked_int(count, "workers", 0, remedy="leave it out for one per processor")
+    _check(target, parts, size)
     expected = scan_positions() if nodules is None else {}
     table = _checked_table(all_nodules() if nodules is None else nodules, series)
     report = progress or (lambda done, total, text: None)
@@ -183,9 +181,8 @@ def prepare(
         parts.mkdir(exist_ok=True)
         rows = dict(list(table.groupby("series_uid")))
         jobs = {uid: shard_job(parts, folder, files, rows[uid], size, expected.get(uid)) for uid, files in found.series.items()}
-        count = min(8, os.cpu_count() or 1) if workers is None else workers
         failures = _make_shards(jobs, count, timeout, report)
-        shards = {uid: read_shard(job.path, patches=False) for uid, job in jobs.items() if uid not in failures}
+        shards = {uid: read_shard(job.path) for uid, job in jobs.items() if uid not in failures}
         prepared = _summary(target, parts, table, found, shards, failures)
         _check_progress(prepared, target, parts)
         _write_remarks(prepared, table)
@@ -216,8 +213,10 @@ def _make_shards(jobs: Mapping[str, ShardJob], workers: int, timeout: float, rep
 
 def _is_sound(shard: Path) -> bool:
     try:
-        read_shard(shard)
-    except (FileNotFoundError, ValueError, KeyError):
+        file = open_npz(shard)
+        for name in file.members:
+            file.check(name)
+    except (FileNotFoundError, ValueError):
         return False
     return True
 
@@ -233,8 +232,7 @@ def _summary(
         elif uid in failures:
             remarks.append(Remark(uid, None, True, printable(failures[uid].reason)))
         else:
-            remarks += [Remark(uid, number, True, text) for number, text in shards[uid].skipped.items()]
-            remarks += [Remark(uid, number, False, text) for number, text in shards[uid].notes]
+            remarks += [Remark(uid, *remark) for remark in shards[uid].remarks]
     count = sum(len(shard.nodules) for shard in shards.values())
     failed = tuple(uid for uid, failure in failures.items() if failure.again)
     incomplete = bool(failed) or (bool(found.unreadable) and count < len(table))
@@ -252,27 +250,23 @@ def _summary(
 
 
 def _write_remarks(prepared: Prepared, table: DataFrame) -> None:
+    import pandas as pd
+
     patients = dict(zip(table["series_uid"], table["patient_id"], strict=True))
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["patient_id", "series_uid", "nodule", "outcome", "reason"])
-    for remark in prepared.remarks:
-        number = "" if remark.nodule is None else remark.nodule
-        outcome = "skipped" if remark.skipped else "used"
-        writer.writerow([patients.get(remark.series_uid, ""), remark.series_uid, number, outcome, remark.text])
-    write_whole(prepared.remarks_path, lines.getvalue())
+    rows = [
+        (patients.get(each.series_uid), each.series_uid, each.nodule, "skipped" if each.skipped else "used", each.text)
+        for each in prepared.remarks
+    ]
+    frame = pd.DataFrame(rows, columns=["patient_id", "series_uid", "nodule", "outcome", "reason"], dtype=object)
+    write_whole(prepared.remarks_path, frame.to_csv(index=False, lineterminator="\n"))
 
 
-def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | None) -> None:
-    if not folder.is_dir():
-        raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
+def _check(target: Path, parts: Path, size: int) -> None:
     if target.suffix != ".npz" or not target.parent.is_dir():
         raise ValueError(f"Expected the path of an .npz file in a folder that exists, but got {target}: make the folder first?")
     if target.exists() and nodules_written(target, parts) is None:
         raise ValueError(f"Expected a new file, but {target} exists: remove it, or choose another name.")
     checked_int(size, "size", 1, 512, "64 is usual")
-    if workers is not None:
-        checked_int(workers, "workers", 0, remedy="leave it out for one per processor")
     check_writable(target.parent)  # now rather than after hours
 
 
@@ -319,9 +313,6 @@ def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> Data
             "Expected nodules with whole numbers of their own in `nodule`, but the table has none, doubles or others: "
             "number them."
         )
-    odd = [uid for uid in table["series_uid"].unique() if not re.fullmatch(r"[0-9.]{1,64}", str(uid))]
-    if odd:
-        raise ValueError(f"Expected DICOM UIDs in `series_uid`, but got {odd[:3]}: digits and dots, at most 64.")
     if not ((counts >= 0) & (counts % 1 == 0)).all(axis=None):
         raise ValueError("Expected whole counts of readers for every rating, but some are others: leave such nodules out.")
     patients = table["patient_id"].fillna("").to_numpy(str)
@@ -349,47 +340,28 @@ class ShardJob:
     path: Path
 
 
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """The content of a file that `make_shard` wrote.
+class Shard(NamedTuple):
+    """The content of a file that `make_shard` wrote, without its patches.
 
     Attributes:
         nodules: numbers of the nodules that were cut.
-        patches: their cubes, in HU; none if they were not requested.
         outside: the fraction of each cube outside the scan.
-        skipped: why the others were not cut, by number.
-        notes: on the series (None), or on a nodule that was cut, by number.
+        remarks: number of a nodule, or None for the series; whether it was skipped; why.
     """
 
     nodules: Int64[np.ndarray, " m"]
-    patches: Int16[np.ndarray, "_ d h w"]
     outside: Float64[np.ndarray, " m"]
-    skipped: dict[int, str]
-    notes: tuple[tuple[int | None, str], ...]
+    remarks: list[tuple[int | None, bool, str]]
 
 
 def shard_job(
-    folder: Path,
-    root: Path,
-    files: Sequence[Path],
-    table: DataFrame,
-    size: int,
-    expected: Sequence[float] | NDArray[np.floating] | None = None,
+    folder: Path, root: Path, files: Sequence[Path], table: DataFrame, size: int, expected: Numbers | None = None
 ) -> ShardJob:
-    """Return the job for one series.
-
-    Args:
-        folder: of the shards.
-        root: the folder of the files. The shard does not depend on its path.
-        files: of the series.
-        table: the rows of its nodules; without `diameter_mm`, diameters are 0.
-        size: voxels along each axis.
-        expected: z of all slices that the series should have, if known.
-    """
-    diameters = table["diameter_mm"] if "diameter_mm" in table else [0.0] * len(table)
-    columns = (map(float, column) for column in (table["x"], table["y"], table["z"], diameters))
-    rows = tuple(zip(map(int, table["nodule"]), *columns, strict=True))
-    slices = None if expected is None else tuple(float(z) for z in expected)
+    """Return the job for one series, with the table's rows of it. The shard does not depend on the path of `root`, the folder
+    of the files. Without `diameter_mm` in the table, diameters are 0."""
+    places = table.assign(diameter_mm=table.get("diameter_mm", 0.0))[["x", "y", "z", "diameter_mm"]].to_numpy(float)
+    rows = tuple((int(number), *place) for number, place in zip(table["nodule"], places.tolist(), strict=True))
+    slices = None if expected is None else tuple(np.asarray(expected, np.float64).tolist())
     states = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     content = [_VERSION, {"nodules": rows, "size": size, "expected": slices}, states]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
@@ -399,20 +371,20 @@ def shard_job(
 def make_shard(job: ShardJob) -> None:
     """Read the series, cut its nodules and write the shard. ValueError and OSError as in `read_series`."""
     series = read_series(job.files, job.expected)
-    notes: list[tuple[int | None, str]] = [(None, problem) for problem in series.problems]
-    cut, skipped = {}, {}
+    skipped: list[tuple[int | None, bool, str]] = []
+    notes: list[tuple[int | None, bool, str]] = [(None, False, problem) for problem in series.problems]
+    cut = {}
     for number, x, y, z, diameter in job.nodules:
         try:
             cut[number] = cut_patch(series, x, y, z, job.size, _SPACING, diameter)
+            notes += [(number, False, problem) for problem in cut[number].problems]
         except ValueError as error:
-            skipped[number] = str(error)
-        else:
-            notes += [(number, problem) for problem in cut[number].problems]
+            skipped.append((number, True, str(error)))
     arrays: dict[str, Any] = {
         "nodules": np.array(list(cut), np.int64),
         "patches": np.array([patch.hu for patch in cut.values()], np.int16).reshape(len(cut), *[job.size] * 3),
         "outside": np.array([patch.outside for patch in cut.values()], np.float64),
-        "report": np.array(json.dumps([list(skipped.items()), notes])),
+        "remarks": np.array(json.dumps(skipped + notes)),
     }
     try:
         with whole_file(job.path) as file:
@@ -421,17 +393,11 @@ def make_shard(job: ShardJob) -> None:
         raise ShardNotWritten(f"{error}: is the disk full?") from error
 
 
-def read_shard(path: str | os.PathLike[str], patches: bool = True) -> Shard:
-    """Return a shard with verified checksums, without its patches on request; raise a ValueError if it is damaged."""
+def read_shard(path: Path) -> Shard:
+    """Return a shard without its patches; raise a ValueError if it is damaged."""
     file = open_npz(path)
-    skipped, notes = json.loads(str(file.read("report")))
-    return Shard(
-        nodules=file.read("nodules"),
-        patches=file.read("patches") if patches else np.empty((0, 0, 0, 0), np.int16),
-        outside=file.read("outside"),
-        skipped={number: reason for number, reason in skipped},
-        notes=tuple((number, text) for number, text in notes),
-    )
+    remarks = [(number, skipped, text) for number, skipped, text in json.loads(str(file.read("remarks")))]
+    return Shard(file.read("nodules"), file.read("outside"), remarks)
 
 
 def numeric_columns(table: DataFrame) -> dict[str, NDArray[np.generic]]:
@@ -448,10 +414,8 @@ def write_patches(target: Path, table: DataFrame, shards: Mapping[Path, Shard], 
     rows = table[table["nodule"].isin(outside.keys())]
     place = {int(number): k for k, number in enumerate(rows["nodule"])}
     patches = np.lib.format.open_memmap(folder / "patches.npy", "w+", np.int16, (len(rows), size, size, size))
-    for path in shards:
-        shard = read_shard(path)
-        for number, patch in zip(shard.nodules, shard.patches, strict=True):
-            patches[place[int(number)]] = patch
+    for path, shard in shards.items():
+        patches[[place[int(number)] for number in shard.nodules]] = open_npz(path).read("patches")
     columns = numeric_columns(rows) | {
         "nodule_id": rows["nodule"].to_numpy(),
         "series_uid": rows["series_uid"].to_numpy(dtype=str),

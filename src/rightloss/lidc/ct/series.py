@@ -19,10 +19,8 @@ import numpy as np
 from jaxtyping import Float, Float64, Int16
 from numpy.typing import NDArray
 
-from ...arrays import checked_int, checked_number
+from ...arrays import Numbers, checked_int, checked_number
 from .dicom_files import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
-
-__all__ = ["Patch", "Series", "cut_patch", "read_series"]
 
 SAME_PLACE = 0.01  # mm
 
@@ -68,9 +66,7 @@ class Series:
     missing: Float64[np.ndarray, " m"] = field(default_factory=lambda: np.empty(0))
 
 
-def read_series(
-    files: Sequence[str | os.PathLike[str]], expected: Sequence[float] | NDArray[np.floating] | None = None
-) -> Series:
+def read_series(files: Sequence[str | os.PathLike[str]], expected: Numbers | None = None) -> Series:
     """Return the volume in the files of one series, from `find_series`.
 
     Damaged files are ignored, and files that differ from most in size, orientation or pixel spacing (localisers). Of several
@@ -217,7 +213,7 @@ def _as(dtype: np.dtype[Any], hu: NDArray[np.float64]) -> NDArray[Any]:
     return np.clip(np.rint(hu), -(1 << 15), (1 << 15) - 1).astype(dtype)
 
 
-def _missing(z: NDArray[np.float64], expected: Sequence[float] | NDArray[np.floating] | None) -> NDArray[np.float64]:
+def _missing(z: NDArray[np.float64], expected: Numbers | None) -> NDArray[np.float64]:
     """Return z of the missing slices."""
     if expected is not None:
         every = np.unique(np.asarray(expected, np.float64))
@@ -314,7 +310,8 @@ def cut_patch(
         >>> patch.hu.shape, int(patch.hu.max()), patch.outside
         ((8, 8, 8), 40, 0.0)
     """
-    require("scipy")
+    from scipy.ndimage import map_coordinates
+
     checked_int(size, "size", 1, 512, "64 is usual")
     checked_number(spacing, "spacing", 1e-3, 1000, "give millimetres")
     checked_number(diameter, "diameter", 0, 1000, "give millimetres")
@@ -327,9 +324,9 @@ def cut_patch(
     for coordinate, length in zip(axes, series.hu.shape, strict=True):
         inside &= (coordinate >= -0.5) & (coordinate <= length - 0.5)
     cube = np.full((size, size, size), float(AIR))
-    cube[inside] = _trilinear(series.hu, [np.broadcast_to(axis, inside.shape)[inside] for axis in axes])
-    rounded = np.clip(np.rint(cube), -(1 << 15), (1 << 15) - 1).astype(np.int16)
-    return Patch(rounded, 1 - float(inside.mean()), problems)
+    places = [np.broadcast_to(axis, inside.shape)[inside] for axis in axes]
+    cube[inside] = map_coordinates(series.hu, places, output=np.float64, order=1, mode="nearest")
+    return Patch(_as(np.dtype(np.int16), cube), 1 - float(inside.mean()), problems)
 
 
 def _coordinates(series: Series, centre: float, x: float, y: float, away: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -349,19 +346,6 @@ def _extended_interp(at: NDArray[np.float64], xs: NDArray[Any], ys: NDArray[Any]
     """Interpolate linearly between the points, and extrapolate beyond them."""
     k = np.clip(np.searchsorted(xs, at, side="right") - 1, 0, len(xs) - 2)
     return ys[k] + (at - xs[k]) * ((ys[k + 1] - ys[k]) / (xs[k + 1] - xs[k]))
-
-
-def _trilinear(volume: NDArray[Any], coordinates: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    from scipy.ndimage import map_coordinates
-
-    if not coordinates[0].size:
-        return np.empty(0)
-    # The box around the cube: map_coordinates would convert the whole scan.
-    starts = [max(0, int(np.floor(axis.min()))) for axis in coordinates]
-    ends = [int(np.ceil(axis.max())) + 1 for axis in coordinates]
-    box = volume[tuple(slice(start, max(start + 1, end)) for start, end in zip(starts, ends, strict=True))]
-    shifted = [axis - start for axis, start in zip(coordinates, starts, strict=True)]
-    return map_coordinates(box, shifted, output=np.float64, order=1, mode="nearest")
 
 
 def _interpolated(series: Series, centre: float, reach: float, radius: float) -> tuple[str, ...]:

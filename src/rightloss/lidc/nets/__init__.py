@@ -1,8 +1,7 @@
 """The paper's networks: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
 
-layers        VGG16's first two convolutions; features of one view: ConvNet, InceptionNet, gated; initial weights
-multiview     features of all views → logits; nets of fixed sizes, by name
-metadata      metadata columns → logits that are added to those of the image
+layers        VGG16's first two convolutions; features of one view: ConvNet, InceptionNet, gated; metadata; initial weights
+multiview     features of all views → logits, to which those of metadata are added; nets of fixed sizes, by name
 """
 
 from .layers import ConvBody as ConvBody
@@ -10,12 +9,12 @@ from .layers import GatedBody as GatedBody
 from .layers import InceptionBlock as InceptionBlock
 from .layers import InceptionBody as InceptionBody
 from .layers import LowLevelBlock as LowLevelBlock
+from .layers import MetadataBlock as MetadataBlock
 from .layers import RecurrentGate as RecurrentGate
-from .metadata import MetadataBlock as MetadataBlock
-from .metadata import WithMetadata as WithMetadata
 from .multiview import FullyConvolutionalNet as FullyConvolutionalNet
 from .multiview import GatedNet as GatedNet
 from .multiview import MultiViewNet as MultiViewNet
+from .multiview import WithMetadata as WithMetadata
 from .multiview import convnet as convnet
 from .multiview import each_view as each_view
 from .multiview import fully_convolutional_net as fully_convolutional_net

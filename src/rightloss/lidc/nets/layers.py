@@ -1,6 +1,8 @@
-"""Features of single views: VGG16's first two convolutions, then ConvNet, InceptionNet, or a gated body; initial weights.
+"""Layers: features of single views (VGG16's first two convolutions, ConvNet, InceptionNet, gated), metadata, initial weights.
 
 Stage: grey images (n, 1, h, w) in [0, 1] → low-level features (n, 64, h, w) → features (n, m), m the last of the widths.
+
+Stage: metadata (n, d) → logits (n, num_outputs).
 
 No network here has batch normalisation, because the statistics of rebalanced minibatches would bring the sampled mix into the
 features. He's initialisation keeps the scale of the features without it.
@@ -8,8 +10,8 @@ features. He's initialisation keeps the scale of the features without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.resources import files
+import warnings
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -19,9 +21,12 @@ from torch import Tensor, nn
 
 from ...arrays import checked_int, checked_number
 from ...likelihoods import Likelihood
+from ...marginals import cannot_be_read
+from ..readings import DATA
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue, in [0, 1]
 CHANNELS = 64
+_LARGE = 20  # for columns of metadata of mean 0 and standard deviation 1
 _BLOCK = 64  # images at a time, so that the activations between the convolutions stay in the processor's cache
 
 
@@ -100,15 +105,17 @@ class ConvBody(nn.Module):
     ) -> None:
         super().__init__()
         widths = checked_widths(widths)
-        self.layers = nn.Sequential(*self._layers(channels, widths, dropout))
+        self.layers = nn.Sequential(*conv_layers(channels, widths, [2] * len(widths), dropout, self.layer))
         self.num_features = widths[-1]
         he_start(self, generator)
 
     def forward(self, features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m"]:
         return self.layers(features).mean((2, 3))
 
-    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
-        return conv_layers(channels, widths, [2] * len(widths), dropout)
+    @staticmethod
+    def layer(before: int, after: int, stride: int) -> list[nn.Module]:
+        """Return a convolution with ReLU."""
+        return [nn.Conv2d(before, after, 3, stride, padding=1), nn.ReLU(inplace=True)]
 
 
 class InceptionBody(ConvBody):
@@ -127,12 +134,10 @@ class InceptionBody(ConvBody):
         torch.Size([5, 128])
     """
 
-    def _layers(self, channels: int, widths: list[int], dropout: float) -> list[nn.Module]:
-        share, before = checked_number(dropout, "dropout", 0, 0.99, "0 for none"), checked_int(channels, "channels", 1)
-        layers: list[nn.Module] = []
-        for first, after in zip([before, *widths], widths, strict=False):
-            layers += [InceptionBlock(first, after), nn.Dropout2d(share)]
-        return layers
+    @staticmethod
+    def layer(before: int, after: int, stride: int) -> list[nn.Module]:
+        """Return an inception block, whose stride is 2."""
+        return [InceptionBlock(before, after)]
 
 
 class InceptionBlock(nn.Module):
@@ -193,12 +198,7 @@ class GatedBody(nn.Module):
     """
 
     def __init__(
-        self,
-        widths: Sequence[int],
-        hidden: int,
-        steps: int = 3,
-        dropout: float = 0.1,
-        generator: torch.Generator | None = None,
+        self, widths: Sequence[int], hidden: int, steps: int = 3, dropout: float = 0.1, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         widths = checked_widths(widths)
@@ -256,15 +256,134 @@ class RecurrentGate(nn.Module):
         return state + update * (proposal - state)
 
 
-def conv_layers(channels: int, widths: Sequence[int], strides: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Return 3×3 convolutions, each with ReLU and dropout of whole channels.
+class MetadataBlock(nn.Module):
+    """Affine predictors, each active within its own band: the logits of x are
+
+        b + Σ_u K(g_u(x)) l_u(x),      K(t) = exp(−t²),      u = 1 … H,
+
+    g_u affine to a number, l_u affine to `num_outputs`, K the radial basis kernel. The l_u and b start at 0, so the block
+    initially adds nothing, and `start_at_prevalence` on the image's head starts the whole network at π. Without an image,
+    start the block itself: `start_at_prevalence(block.head, …)`.
+
+    The bands cover the range of standardised columns. Raw columns, such as volumes in mm³, are outside all bands, and nothing
+    is learned there: standardise them, or let the block do it, `block.standardise_by(training_metadata)`. Their means and
+    standard deviations are kept in float32, whatever the weights are converted to.
+
+    Args:
+        num_features: d, columns of the metadata.
+        num_outputs: number of logits, or the likelihood they are for.
+        units: H.
+        bias: whether there is b; not needed with an image network, whose head has one.
+        generator: for the random g_u; torch's default generator if None.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import MetadataBlock
+        >>> block = MetadataBlock(num_features=4, num_outputs=2)
+        >>> block.standardise_by(100 * torch.rand(50, 4))
+        >>> block(100 * torch.rand(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    bias: Tensor | None
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        num_outputs: int | Likelihood = 2,
+        units: int = 16,
+        bias: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.num_outputs = checked_int(num_features, "num_features", 1), checked_outputs(num_outputs)
+        self.units = checked_int(units, "units", 1)
+        self.where = nn.Linear(self.num_features, self.units)  # g
+        self.what = nn.Linear(self.num_features, self.units * self.num_outputs)  # l
+        self.register_parameter("bias", nn.Parameter(torch.zeros(self.num_outputs)) if bias else None)
+        self._warned = False
+        self.register_buffer("centre", torch.zeros(self.num_features))
+        self.register_buffer("scale", torch.ones(self.num_features))
+        # g_u ~ N(0, 2) for standardised columns: some bands near each x, at different places
+        nn.init.normal_(self.where.weight, std=self.num_features**-0.5, generator=generator)
+        nn.init.normal_(self.where.bias, generator=generator)
+        nn.init.zeros_(self.what.weight)
+        nn.init.zeros_(self.what.bias)
+
+    @property
+    def head(self) -> MetadataBlock:
+        """Return the block itself, with the bias that `start_at_prevalence` sets."""
+        return self
+
+    def forward(self, metadata: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        readable = not (isinstance(metadata, Tensor) and cannot_be_read(metadata))
+        _check_metadata(metadata, self.num_features, readable)
+        if readable:
+            self._warn_of_raw_columns(metadata)
+        x = ((metadata - self.centre) / self.scale).to(self.where.weight.dtype)  # standardised in float32, or wider
+        kernel = torch.exp(-self.where(x).square())
+        logits = torch.einsum("nu,nuk->nk", kernel, self.what(x).unflatten(1, (self.units, self.num_outputs)))
+        return logits if self.bias is None else logits + self.bias
+
+    @torch.no_grad()
+    def standardise_by(self, metadata: Float[Tensor, "n d"]) -> None:
+        """Standardise columns by the means and standard deviations of `metadata`, the training set's, from now on.
+
+        They are saved with the weights. A constant column is only centred.
+        """
+        _check_metadata(metadata, self.num_features, finite=True)
+        if len(metadata) < 2:
+            raise ValueError(
+                f"Expected two rows or more of metadata, but got {len(metadata)}: a standard deviation takes two; "
+                "give the whole training set."
+            )
+        spread = metadata.double().std(0)
+        self.centre.copy_(metadata.double().mean(0))
+        self.scale.copy_(spread.where(spread > 0, torch.ones_like(spread)))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, {self.num_outputs}, units={self.units}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MetadataBlock:
+        """Convert dtype and device, but keep centre and scale in float32 or wider: half precision ends at 65504."""
+        before = {"centre": self.centre, "scale": self.scale}
+        super()._apply(fn, recurse)
+        for name, old in before.items():
+            new = getattr(self, name)
+            if new.dtype.itemsize < 4:
+                setattr(self, name, old.to(new.device))
+        return self
+
+    def _warn_of_raw_columns(self, metadata: Tensor) -> None:
+        if self._warned or not metadata.numel() or float(metadata.detach().abs().max()) <= _LARGE:
+            return
+        if not bool(self.centre.any()) and bool((self.scale == 1).all()):
+            self._warned = True
+            largest, column = metadata.detach().abs().amax(0).max(0)
+            warnings.warn(
+                f"Metadata of size {float(largest):g} (column {int(column)}) lie outside every band of a block "
+                "that takes columns of mean 0 and standard deviation 1: call standardise_by(training_metadata) first.",
+                stacklevel=2,
+            )
+
+
+def conv_layers(
+    channels: int,
+    widths: Sequence[int],
+    strides: Sequence[int],
+    dropout: float,
+    layer: Callable[[int, int, int], list[nn.Module]] = ConvBody.layer,
+) -> list[nn.Module]:
+    """Return layers, by default 3×3 convolutions with ReLU, each with dropout of whole channels.
 
     Neighbouring pixels are strongly correlated, so dropout of single pixels would have no effect.
     """
     dropout = checked_number(dropout, "dropout", 0, 0.99, "0 for none")
     layers: list[nn.Module] = []
     for before, after, stride in zip([checked_int(channels, "channels", 1), *widths], widths, strides, strict=False):
-        layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.ReLU(inplace=True), nn.Dropout2d(dropout)]
+        layers += [*layer(before, after, stride), nn.Dropout2d(dropout)]
     return layers
 
 
@@ -275,16 +394,6 @@ def he_start(module: nn.Module, generator: torch.Generator | None = None) -> Non
             nn.init.kaiming_normal_(part.weight, nonlinearity="relu", generator=generator)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-
-
-def zero_start(head: nn.Linear | nn.Conv2d) -> None:
-    """Set a last layer to zero: its bias is the logits for every x, so `start_at_prevalence` starts the network exactly at π.
-
-    The last layer learns from the first step on, the layers before it from the second.
-    """
-    nn.init.zeros_(head.weight)
-    if head.bias is not None:
-        nn.init.zeros_(head.bias)
 
 
 def checked_outputs(num_outputs: int | Likelihood) -> int:
@@ -316,8 +425,8 @@ def _check_images(images: Tensor) -> None:
 
 def _grey_weights() -> dict[str, Tensor]:
     """Load the bundled weights, those of the first convolution turned from (64, 3, 3, 3) into V and U, (64, 2, 3, 3)."""
-    with (files("rightloss.lidc") / "data" / "vgg16_conv1.npz").open("rb") as file:
-        raw = {name: torch.from_numpy(array) for name, array in np.load(file, allow_pickle=False).items()}
+    with np.load(DATA / "vgg16_conv1.npz", allow_pickle=False) as file:
+        raw = {name: torch.from_numpy(array) for name, array in file.items()}
     mean, std = torch.tensor([MEAN, STD], dtype=torch.float64)[:, None, :, None, None]
     colour = raw["features.0.weight"].double() / std
     grey = torch.stack([colour.sum(1), -(colour * mean).sum(1)], 1)
@@ -327,3 +436,20 @@ def _grey_weights() -> dict[str, Tensor]:
         "second.weight": raw["features.2.weight"],
         "second.bias": raw["features.2.bias"],
     }
+
+
+def _check_metadata(metadata: Tensor, num_features: int, finite: bool) -> None:
+    fits = isinstance(metadata, Tensor) and metadata.ndim == 2 and metadata.shape[1] == num_features
+    if not fits or not metadata.is_floating_point():
+        came = f"{metadata.dtype} of shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
+        raise ValueError(
+            f"Expected metadata, a tensor of floating-point numbers of shape (n, {num_features}), but got {came}: a row per "
+            "nodule, with the columns that the block was made for."
+        )
+    if finite and not bool(torch.isfinite(metadata).all()):
+        wrong = torch.nonzero(~torch.isfinite(metadata))
+        row, column = wrong[0].tolist()
+        raise ValueError(
+            f"Expected metadata of finite numbers, but row {row}, column {column} is {float(metadata[row, column])}, and "
+            f"{len(wrong)} of the numbers are not finite: fill in missing values, for example by the column's mean."
+        )

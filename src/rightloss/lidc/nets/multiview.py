@@ -1,6 +1,7 @@
 """Networks for several views of one nodule: their parts, and ready-made ones, the paper's and small ones for CPUs.
 
-Stage: views (n, s, h, w) → features of each (n, s, m) → pooled (n, m) → logits (n, num_outputs).
+Stage: views (n, s, h, w) → features of each (n, s, m) → pooled (n, m) → logits (n, num_outputs); with metadata, their sum with
+the logits of the metadata.
 
 Full ready-made networks have m = 256 features. Small ones use every second low-level feature, so that the second convolution
 has a quarter of the cost and replaces one layer of stride 2, and have m = 64.
@@ -9,7 +10,7 @@ has a quarter of the cost and replaces one layer of stride 2, and have m = 64.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,13 +26,12 @@ from .layers import (
     GatedBody,
     InceptionBody,
     LowLevelBlock,
+    MetadataBlock,
     checked_outputs,
     checked_widths,
     conv_layers,
     he_start,
-    zero_start,
 )
-from .metadata import MetadataBlock, WithMetadata
 
 FULL, SMALL = (64, 128, 256, 256), (32, 64, 64)  # channels after each layer of stride 2
 Pooling = Literal["min", "max", "mean"]
@@ -161,6 +161,64 @@ class FullyConvolutionalNet(nn.Module):
     def _maps(self, views: Tensor) -> Tensor:
         """Return the maps with channels last in memory, as from convolutions on a CPU."""
         return each_view(views, self.low_level, self.body, self.head)
+
+
+class WithMetadata(nn.Module):
+    """Logits of the image plus logits of the metadata: `net(views, metadata)`.
+
+    The bias of the sum is that of the image's `head`. If the block has a bias too, it is added to the head's and set to 0, in
+    the modules given: the sum stays the same, and `start_at_prevalence(net.head, …)` sets all of it.
+
+    Args:
+        image: a net of this package: views → logits, its last layer `head`.
+        metadata: the block, with as many outputs.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.nets import MetadataBlock, WithMetadata, convnet
+        >>> net = WithMetadata(convnet(2, small=True), MetadataBlock(4, 2))
+        >>> net(torch.rand(5, 9, 32, 32), torch.randn(5, 4)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, image: nn.Module, metadata: MetadataBlock) -> None:
+        super().__init__()
+        bias = getattr(getattr(image, "head", None), "bias", None)
+        came = len(bias) if isinstance(bias, Tensor) else "no such layer"
+        if came != metadata.num_outputs:
+            raise ValueError(
+                f"Expected an image net whose `head` has {metadata.num_outputs} output(s), as the metadata's block has, "
+                f"but got {came}: give both the same likelihood."
+            )
+        self.image, self.metadata = image, metadata
+        if metadata.bias is not None:
+            assert bias is not None
+            with torch.no_grad():
+                bias += metadata.bias
+                metadata.bias.zero_()
+
+    @property
+    def head(self) -> nn.Linear | nn.Conv2d:
+        """Return the image's last layer, whose bias is that of the whole net."""
+        return cast(nn.Linear | nn.Conv2d, self.image.head)
+
+    def forward(self, views: Float[Tensor, "n s *chw"], metadata: Float[Tensor, "n2 d"]) -> Float[Tensor, "n k"]:
+        if views.shape[0] != metadata.shape[0]:  # not len, because it would fix both in an exported graph
+            raise ValueError(
+                f"Expected a row of metadata for each nodule, but got {metadata.shape[0]} rows for {views.shape[0]} nodules: "
+                "take both from the same batch."
+            )
+        return self.image(views) + self.metadata(metadata)
+
+
+def zero_start(head: nn.Linear | nn.Conv2d) -> None:
+    """Set a last layer to zero: its bias is the logits for every x, so `start_at_prevalence` starts the network exactly at π.
+
+    The last layer learns from the first step on, the layers before it from the second.
+    """
+    nn.init.zeros_(head.weight)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
 
 
 def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[Tensor, "n s ..."]:

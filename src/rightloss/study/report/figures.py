@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from ...card.svg import Axis, Scale, Series, drawing, plot, swatch, tag
 from ...card.words import number, share
-from ...lidc.votes import rounded_mean
+from ...lidc import rounded_mean
 from ...metrics import Figure, RocCurve, probability_histogram, reliability_curve, roc_curve
 from ..methods import METHODS
 from ..paper import RATINGS

@@ -23,7 +23,7 @@ from scipy.special import expit
 from ...atomic_files import write_whole
 from ...card.page import render
 from ...card.words import Shown, counted, listed, markdown_text, percent, share
-from ...lidc.votes import rounded_mean
+from ...lidc import rounded_mean
 from ..config import CONTOURS, IMAGE_NETS, PRESETS, StudyConfig, Training, options_of
 from ..methods import DEFAULT, METHODS
 from ..paper import CITATION

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from ...lidc.votes import expected_score, majority, rounded_mean
+from ...lidc import expected_score, majority, rounded_mean
 from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
