@@ -78,9 +78,7 @@ def truth(pi: float, shared: float) -> dict[str, float]:
         "tnr": 1 - fpr,
         "auc": float(ill @ (well.cumsum(0) - 0.5 * well)),
         "calibration_error": float(gap.abs().sum()),
-        "calibration_slope": 1
-        / width**2
-        / STRETCH,  # the true log-odds are linear in x even if patients differ: 2 μ x / width²
+        "calibration_slope": 1 / width**2 / STRETCH,  # the true log-odds are 2 μ x / width², even if patients differ
         "expected_cost": pi * (1 - tpr) + (1 - pi) * fpr * price,
         "net_benefit": pi * tpr - (1 - pi) * fpr * price,
     }

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,43 +41,29 @@ def run(*arguments: str | Path) -> Cost:
     return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss / 1e9
 
 
-def wide(rows: int) -> pd.DataFrame:
-    """Return a table of 30 columns; a third of the numbers and of the categories tell about the class."""
-    rng = np.random.default_rng(0)
-    cancer = rng.random(rows) < 0.01
-    columns: dict[str, object] = {"record": np.arange(rows)}
-    for k in range(18):
+def people(rows: int, numbers: int, categories: int, rate: float, seed: int = 0) -> pd.DataFrame:
+    """Return a table with a class of the given rate, about which a third of the columns tell; half of them lack values."""
+    rng = np.random.default_rng(seed)
+    cancer = rng.random(rows) < rate
+    columns: dict[str, object] = {}
+    for k in range(numbers):
         values = np.round(rng.normal((0.7 if k % 3 == 0 else 0) * cancer, 1), 4)
         columns[f"number_{k}"] = np.where(rng.random(rows) < 0.1 * (k % 2), np.nan, values)
-    for k in range(8):
-        levels = 1000 if k == 0 else 4 + k
+    for k in range(categories):
+        levels = 1000 if k == 7 else 4 + k
         codes = (rng.integers(0, levels, rows) + (cancer * rng.integers(0, 2, rows) if k % 3 == 0 else 0)) % levels
         names = np.array([f"level_{i}" for i in range(levels)], dtype=object)[codes]
         columns[f"category_{k}"] = np.where(rng.random(rows) < 0.05 * (k % 2), None, names)
-    for k in range(2):
+    for k in range(categories // 4):
         columns[f"boolean_{k}"] = rng.random(rows) < 0.3 + 0.2 * cancer * k
     return pd.DataFrame({**columns, "cancer": np.where(cancer, "yes", "no")})
-
-
-def narrow(rows: int, seed: int) -> pd.DataFrame:
-    """Return a table of four numbers, a category and the class, of which 30 % are positive."""
-    rng = np.random.default_rng(seed)
-    sick = rng.random(rows) < 0.3
-    columns = {
-        "age": rng.integers(30, 90, rows) + 5 * sick,
-        "marker": np.round(rng.normal(sick, 1), 5),
-        "weight": np.round(rng.normal(70 + 2 * sick, 12), 1),
-        "dose": np.round(rng.gamma(2.0, 1 + 0.3 * sick), 4),
-        "smoker": np.where(rng.random(rows) < 0.3 + 0.2 * sick, "yes", "no"),
-    }
-    return pd.DataFrame({**columns, "cancer": np.where(sick, "yes", "no")})
 
 
 def fit_table() -> str:
     count = int(os.environ.get("RIGHTLOSS_ROWS", "1000000"))
     with tempfile.TemporaryDirectory() as name:
         data, model, out = (Path(name) / each for each in ("data.csv", "model", "predictions.csv"))
-        wide(count).to_csv(data, index=False)
+        people(count, 18, 8, 0.01).rename_axis("record").to_csv(data)
         costs = {
             "fit": run("fit", data, *TARGET, "0.001", "--out", model),
             "predict": run("predict", model, data, "--keep", "record", "--out", out),
@@ -96,28 +83,25 @@ def busy() -> str:
     return f"{os.cpu_count()} cores with a load average of {os.getloadavg()[2]:.0f} in the last 15 minutes"
 
 
-def kill_a_worker(killed: list[int]) -> None:
-    """Kill a process of Ray that has been at a part for a second."""
-    while not killed:
+def kill_a_worker() -> None:
+    """Kill a process of Ray that is at a part."""
+    while True:
         time.sleep(1.0)
         for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if not killed and (process / "cmdline").read_bytes().startswith(b"ray::_task"):
-                    killed.append(int(process.name))
-            except OSError:  # it has ended
-                continue
-    os.kill(killed[0], signal.SIGKILL)
+            with suppress(OSError):  # it has ended
+                if (process / "cmdline").read_bytes().startswith(b"ray::_task"):
+                    return os.kill(int(process.name), signal.SIGKILL)
 
 
 def table_stream() -> str:
     count = int(os.environ.get("RIGHTLOSS_ROWS", "20000000"))
     with tempfile.TemporaryDirectory() as name:
         at = Path(name)
-        narrow(4000, 0).to_csv(at / "train.csv", index=False)
+        people(4000, 4, 1, 0.3).to_csv(at / "train.csv", index=False)
         run("fit", at / "train.csv", *TARGET, "0.05", "--out", at / "model")
         (at / "parts").mkdir()
         for number in range(PARTS):
-            rows = narrow(count // PARTS, number + 1).drop(columns="cancer")
+            rows = people(count // PARTS, 4, 1, 0.3, number + 1).drop(columns="cancer")
             rows.to_csv(at / "data.csv", mode="a", header=number == 0, index=False)
             rows.to_parquet(at / "parts" / f"{number:02}.parquet", index=False)
         pq.write_table(pq.read_table(at / "parts"), at / "data.parquet", row_group_size=count // PARTS)
@@ -132,7 +116,7 @@ def table_stream() -> str:
             "`prevalence`, Parquet": run("prevalence", at / "model", at / "data.parquet"),
             f"`predict`, {PARTS} parts → Parquet": predict("parts", "here.parquet"),
         }
-        killer = threading.Thread(target=kill_a_worker, args=([],))
+        killer = threading.Thread(target=kill_a_worker)
         killer.start()
         on_ray = predict("parts", "ray.parquet", "--engine", "ray")
         costs[f"`predict`, {PARTS} parts → Parquet, `--engine ray`, a worker killed"] = on_ray

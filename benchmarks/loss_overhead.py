@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,28 +33,25 @@ def step(criterion: Criterion, logits: Tensor, target: Tensor) -> None:
     criterion(logits, target).backward()
 
 
-def steady(loss: Any) -> Any:
-    """Return the loss as it is after the first batches: without its monitor, which the row of the small net has."""
+def ours(kind: Callable[..., Any], k: int, **options: Any) -> Any:
+    """Return a loss as it is after the first batches: without its monitor, which the row of the small net has."""
+    frequencies = torch.rand(k, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    loss = kind(rl.Prevalence(frequencies / frequencies.sum()), **options)
     loss.monitor = None
     return loss
 
 
-def prevalence_of(k: int) -> rl.Prevalence:
-    frequencies = torch.rand(k, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
-    return rl.Prevalence(frequencies / frequencies.sum())
-
-
-def compared(calls: Mapping[str, Callable[[], object]], repeats: int, digits: int, apart: bool = False) -> list[str]:
+def compared(calls: Sequence[Callable[[], object]], repeats: int, digits: int, apart: bool = False) -> list[str]:
     """Return the cells of a row: milliseconds of cross-entropy and of ours, and their ratio."""
-    plain, own = medians(calls, repeats, apart).values()
+    plain, own = medians(dict(zip("ab", calls, strict=True)), repeats, apart).values()
     return [f"{1e3 * plain:.{digits}f}", f"{1e3 * own:.{digits}f}", f"{own / plain:.{3 - digits // 2}f}"]
 
 
 def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], object]]:
     """Return what a user could train with instead."""
     k, focal = logits.shape[1], MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
-    prevalence = prevalence_of(k)
-    log_offset = -torch.tensor(prevalence.log_weights).float()
+    gain = ours(rl.InformationGainLoss, k)
+    log_offset = -torch.tensor(gain.prevalence.log_weights).float()
 
     def naive(logits: Tensor, target: Tensor) -> Tensor:  # the formula with torch's own functions and q = the batch's marginal
         log_probs = F.log_softmax(logits + log_offset, 1)
@@ -63,9 +60,9 @@ def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], object]
 
     losses: dict[str, Criterion] = {
         "cross-entropy": F.cross_entropy,
-        "information gain": steady(rl.InformationGainLoss(prevalence)),
-        "weighted": steady(rl.WeightedLoss(prevalence)),
-        "logit-adjusted": steady(rl.LogitAdjustedLoss(prevalence)),
+        "information gain": gain,
+        "weighted": ours(rl.WeightedLoss, k),
+        "logit-adjusted": ours(rl.LogitAdjustedLoss, k),
         "naive formula": naive,
         "MONAI focal": lambda z, y: focal(z, y[:, None]),
         "kornia focal": kornia.losses.FocalLoss(alpha=None, gamma=2.0, reduction="mean"),
@@ -78,11 +75,9 @@ def by_size() -> str:
     """Return a row per size: milliseconds of cross-entropy, then ratios to it, in turn and apart."""
     rows = []
     for n, k in SIZES:
-        torch.manual_seed(0)
         logits, target = torch.randn(n, k, requires_grad=True), torch.randint(k, (n,))
         calls = contenders(logits, target)
-        repeats = 600 if n * k < 100_000 else 15
-        without = {name: call for name, call in calls.items() if "focal" not in name}
+        without, repeats = {name: call for name, call in calls.items() if "focal" not in name}, 600 if n * k < 100_000 else 15
         both = medians(calls, repeats), medians(without, repeats, apart=True)
         cells = [f"{n:,}×{k:,}", *(f"{1e3 * times['cross-entropy']:.3f}" for times in both)]
         for name in COMPARED:
@@ -90,22 +85,19 @@ def by_size() -> str:
             cells.append(" / ".join(ratios) or "–")
         if n * k >= 1_000_000:
             forget = partial(setattr, logits, "grad", None)
-            ours, plain = (peak_extra_bytes(calls[name], forget) for name in ("information gain", "cross-entropy"))
-        rows.append(shown([*cells, f"{ours / plain:.2f}" if n * k >= 1_000_000 else "–"]))
+            own, plain = (peak_extra_bytes(calls[name], forget) for name in ("information gain", "cross-entropy"))
+        rows.append(shown([*cells, f"{own / plain:.2f}" if n * k >= 1_000_000 else "–"]))
     header = ["logits", "cross-entropy in turn, ms", "apart, ms", *(f"{name}, in turn / apart" for name in COMPARED)]
     return table([*header, "information gain, peak memory"], rows)
 
 
 def by_pixel() -> str:
     """Return the cost for labels of pixels, some of them ignored."""
-    torch.manual_seed(0)
     logits, target = torch.randn(4, 5, 256, 256, requires_grad=True), torch.randint(5, (4, 256, 256))
     target[:, :20] = 255
-    ours = steady(rl.InformationGainLoss(prevalence_of(5), ignore_index=255))
-    losses = {"plain": partial(F.cross_entropy, ignore_index=255), "ours": ours}
-    calls = {name: partial(step, loss, logits, target) for name, loss in losses.items()}
-    name = "4×5×256×256, ignore_index"
-    rows = [[f"{name}, {words}", *compared(calls, 30, 2, words == "apart")] for words in ("in turn", "apart")]
+    losses = partial(F.cross_entropy, ignore_index=255), ours(rl.InformationGainLoss, 5, ignore_index=255)
+    calls = [partial(step, loss, logits, target) for loss in losses]
+    rows = [[f"4×5×256×256, ignore_index, {way}", *compared(calls, 30, 2, way == "apart")] for way in ("in turn", "apart")]
     return table(["segmentation", "cross-entropy, ms", "ours, ms", "time ratio"], rows)
 
 
@@ -116,41 +108,40 @@ def training(model: nn.Module, criterion: Criterion, optimizer: torch.optim.Opti
 
 
 def small_net() -> str:
-    """Return microseconds of the first 1,000 steps of 20–64–2, batches of 64, monitor on; the best of five runs, in turn."""
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for repeat in range(5):
-        for ours, found in seconds.items():
-            torch.manual_seed(repeat)
-            model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
-            optimizer, x, y = torch.optim.Adam(model.parameters()), torch.randn(1000, 64, 20), torch.randint(2, (1000, 64))
-            criterion: Criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.01)) if ours else F.cross_entropy
-            start = time.process_time()
-            for batch in zip(x, y, strict=True):
-                training(model, criterion, optimizer, *batch)
-            found.append(time.process_time() - start)
-    plain, own = (min(found) for found in seconds.values())
+    """Return microseconds of the first 1,000 steps of 20–64–2, batches of 64, monitor on, in processor time."""
+
+    def train(with_gain: bool) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+        optimizer = torch.optim.Adam(model.parameters())
+        criterion: Criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.01)) if with_gain else F.cross_entropy
+        for batch in zip(torch.randn(1000, 64, 20), torch.randint(2, (1000, 64)), strict=True):
+            training(model, criterion, optimizer, *batch)
+
+    calls = {"plain": partial(train, False), "ours": partial(train, True)}
+    plain, own = medians(calls, 5, clock=time.process_time, warm_up=1).values()
     header = ["first 1,000 steps of 20–64–2, monitor on: cross-entropy, µs a step", "ours", "ratio of CPU time"]
     return table(header, [[f"{1e3 * plain:.0f}", f"{1e3 * own:.0f}", f"{own / plain:.2f}"]])
 
 
 def large_nets() -> str:
     """Return whole training steps, with the loss's share in them."""
-    torch.manual_seed(0)
     unet = UNet(spatial_dims=2, in_channels=1, out_channels=5, channels=(16, 32, 64, 128), strides=(2, 2, 2), num_res_units=2)
     resnet, rows = resnet18(spatial_dims=2, n_input_channels=3, num_classes=10, conv1_t_stride=2), []
     for name, model, x, y, k in (
         ("ResNet-18, 32×3×96×96", resnet, torch.randn(32, 3, 96, 96), torch.randint(10, (32,)), 10),
         ("MONAI U-Net, dense labels 4×5×256×256", unet, torch.randn(4, 1, 256, 256), torch.randint(5, (4, 256, 256)), 5),
     ):
-        losses = {"plain": F.cross_entropy, "ours": steady(rl.InformationGainLoss(prevalence_of(k)))}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        calls = {each: partial(training, model, loss, optimizer, x, y) for each, loss in losses.items()}
+        losses: list[Criterion] = [F.cross_entropy, ours(rl.InformationGainLoss, k)]
+        calls = [partial(training, model, loss, optimizer, x, y) for loss in losses]
         size = sum(weight.numel() for weight in model.parameters()) / 1e6
         rows.append([f"{name}, {size:.1f} M weights", *compared(calls, 25, 0)])
     return table(["training step", "cross-entropy, ms", "information gain, ms", "time ratio"], rows)
 
 
 def loss_overhead() -> str:
+    torch.manual_seed(0)
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads, medians, losses without their monitor unless said"
     return f"{machine}.\n\n{by_size()}\n{by_pixel()}\n{small_net()}\n{large_nets()}"
 

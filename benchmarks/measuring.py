@@ -11,14 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 ROOT = Path(__file__).resolve().parent.parent
-Part = Callable[[], str | tuple[str, Figure]]
 
 
-def write_pages(about: str | None, **parts: Part) -> None:
-    """Make each part that the command line names, by default all: a page NAME.md, and NAME.png if there is a figure.
+def write_pages(about: str | None, **parts: Callable[[], str]) -> None:
+    """Make a page NAME.md of each part that the command line names, by default of all.
 
     They go to benchmarks/out, or with `--docs` to docs/benchmarks. A part returns how it was made, then its tables.
     """
@@ -33,13 +30,10 @@ def write_pages(about: str | None, **parts: Part) -> None:
     out = ROOT / ("docs/benchmarks" if chosen.docs else "benchmarks/out")
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        made = parts[name]()
-        text, figure = (made, None) if isinstance(made, str) else made
+        text = parts[name]()
         command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *([name] if len(parts) > 1 else [])])
         (out / f"{name}.md").write_text(f"Made by `{command}`: {text}", encoding="utf-8")
         print(text)
-        if figure is not None:
-            figure.savefig(out / f"{name}.png", dpi=150)
 
 
 def shown(row: list[str]) -> list[str]:
@@ -61,7 +55,6 @@ def medians(
     `time.process_time` as the clock, other work on the machine moves them less.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
-
     if apart:
         order = [(name, repeat) for _ in range(3) for name in calls for repeat in range(warm_up + max(1, repeats // 3))]
     else:

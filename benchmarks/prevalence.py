@@ -13,7 +13,6 @@ released).
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import tempfile
@@ -116,8 +115,8 @@ def write_predictions(path: Path, rows: int) -> None:
             np.stack([log_expit(-logit), log_expit(logit)], 1).astype(np.float32).tofile(file)
 
 
-def measure(path: str, rows: int, region: Any) -> str:
-    """Return, from a new process, the estimate, seconds, and bytes over the baseline."""
+def measure(path: Path, rows: int, region: Any) -> list[float]:
+    """Return, from a new process, the estimate, its limits, steps, seconds, and bytes over the baseline."""
     torch.set_num_threads(1)
     warm = np.log(np.array([[0.9, 0.1], [0.2, 0.8]] * 1000))
     estimate_prevalence(warm, 0.5, calibration="assumed")  # first-use allocations of libraries are not counted
@@ -126,9 +125,7 @@ def measure(path: str, rows: int, region: Any) -> str:
     before, start = status("VmRSS"), time.perf_counter()
     found = estimate_prevalence(on_disk, 0.5, calibration="assumed", region=region)
     seconds, grown = time.perf_counter() - start, max(0, status("VmHWM") - before)
-    return json.dumps(
-        [*(float(each[1]) for each in (found.population, found.low, found.high)), found.iterations, seconds, grown]
-    )
+    return [*(float(each[1]) for each in (found.population, found.low, found.high)), found.iterations, seconds, grown]
 
 
 def prevalence_stream() -> str:
@@ -138,7 +135,7 @@ def prevalence_stream() -> str:
             write_predictions(path := Path(place) / f"{size}.f32", size)
             for region in ("curvature", "profile"):
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    value, low, high, steps, seconds, grown = json.loads(pool.apply(measure, (str(path), size, region)))
+                    value, low, high, steps, seconds, grown = pool.apply(measure, (path, size, region))
                 cells = [f"{value:.5f} [{low:.5f}, {high:.5f}]", str(steps), f"{seconds:.1f}", f"{grown / 1e6:.1f}"]
                 rows.append(shown([f"{size:,}", f"{size * 8 / 1e6:,.0f}", region, *cells]))
             path.unlink()

@@ -25,7 +25,6 @@ import torch
 from measuring import medians, peak_extra_bytes, shown, table, write_pages
 from scipy.special import log_expit, log_softmax
 from sklearn import metrics as sk
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -52,13 +51,9 @@ def drawn(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return (x - x.mean(0)) / x.std(0), y
 
 
-def fit(model: Any, x: np.ndarray, y: np.ndarray) -> None:
-    clone(model).fit(x, y)
-
-
 def compared(x: np.ndarray, y: np.ndarray, theirs: Any, *ours: Any) -> list[str]:
     """Return the cells of a row: milliseconds of their fit, then the ratios of ours, each the median of fits in turn."""
-    calls = {str(i): partial(fit, each, x, y) for i, each in enumerate((theirs, *ours))}
+    calls = {str(i): partial(each.fit, x, y) for i, each in enumerate((theirs, *ours))}
     first, *others = medians(calls, REPEATS, clock=time.process_time, warm_up=1).values()
     return [f"{1e3 * first:.1f}", *(f"{other / first:.2f}" for other in others)]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,17 +57,13 @@ def wald(coef: np.ndarray, covariance: np.ndarray) -> Interval:
     return value - 1.959964 * error, value + 1.959964 * error
 
 
-def ours(loss: str, covariance: str, penalty: str | None = None, survey: str = "") -> Method:
+def ours(loss: str, covariance: str, penalty: str | None, survey: str, x: np.ndarray, y: np.ndarray, found: int) -> Interval:
     """Return the intervals of `summary()` and `predict_interval()`; of a survey, π is "uncertain", or the share is "known"."""
-
-    def method(x: np.ndarray, y: np.ndarray, found: int) -> Interval:
-        counts = found + 0.5, SURVEY - found + 0.5
-        pi: Any = {"": RATE, "uncertain": Prevalence.beta(*counts), "known": counts[0] / sum(counts)}[survey]
-        model: Any = InformationGainClassifier(pi, loss=loss, penalty=penalty).fit(x, y)  # type: ignore[arg-type]
-        frame, (low, high) = model.summary(covariance).frame, model.predict_interval(PERSON, covariance)
-        return np.append(frame["low"], special.logit(low[0, 1])), np.append(frame["high"], special.logit(high[0, 1]))
-
-    return method
+    counts = found + 0.5, SURVEY - found + 0.5
+    pi: Any = {"": RATE, "uncertain": Prevalence.beta(*counts), "known": counts[0] / sum(counts)}[survey]
+    model: Any = InformationGainClassifier(pi, loss=loss, penalty=penalty).fit(x, y)  # type: ignore[arg-type]
+    frame, (low, high) = model.summary(covariance).frame, model.predict_interval(PERSON, covariance)
+    return np.append(frame["low"], special.logit(low[0, 1])), np.append(frame["high"], special.logit(high[0, 1]))
 
 
 def inverse_hessian(x: np.ndarray, y: np.ndarray, found: int) -> Interval:
@@ -77,25 +74,21 @@ def inverse_hessian(x: np.ndarray, y: np.ndarray, found: int) -> Interval:
     return wald(np.append(model.coef_, model.intercept_), np.linalg.inv((design * (weights * p * (1 - p))[:, None]).T @ design))
 
 
-def ordinary(moved: float) -> Method:
+def ordinary(moved: float, x: np.ndarray, y: np.ndarray, found: int) -> Interval:
     """Return the intervals of ordinary logistic regression, with this added to its intercept."""
-
-    def method(x: np.ndarray, y: np.ndarray, found: int) -> Interval:
-        fitted = InformationGainClassifier(None, penalty=None).fit(x, y).summary()
-        return wald(fitted.frame["coef"].to_numpy() + np.array([0, 0, 0, moved]), fitted.covariance.to_numpy())
-
-    return method
+    fitted = InformationGainClassifier(None, penalty=None).fit(x, y).summary()
+    return wald(fitted.frame["coef"].to_numpy() + np.array([0, 0, 0, moved]), fitted.covariance.to_numpy())
 
 
 NAMES: dict[str, Method] = {
-    "information gain, model": ours("information_gain", "model"),
-    "information gain, robust": ours("information_gain", "robust"),
-    "information gain, Firth, model": ours("information_gain", "model", "firth"),
-    "weighted, model": ours("weighted", "model"),
-    "weighted, robust": ours("weighted", "robust"),
+    "information gain, model": partial(ours, "information_gain", "model", None, ""),
+    "information gain, robust": partial(ours, "information_gain", "robust", None, ""),
+    "information gain, Firth, model": partial(ours, "information_gain", "model", "firth", ""),
+    "weighted, model": partial(ours, "weighted", "model", None, ""),
+    "weighted, robust": partial(ours, "weighted", "robust", None, ""),
     "naive: weighted, inverse Hessian": inverse_hessian,
-    "naive: ordinary, intercept moved, its own error": ordinary(special.logit(RATE)),
-    "naive: ordinary, intercept not moved": ordinary(0.0),
+    "naive: ordinary, intercept moved, its own error": partial(ordinary, special.logit(RATE)),
+    "naive: ordinary, intercept not moved": partial(ordinary, 0.0),
 }
 
 
@@ -125,8 +118,8 @@ def standard_errors() -> str:
     right, wrong = population(0.0), population(0.6)
     few = {name: each for name, each in NAMES.items() if "ordinary" not in name and "Firth" not in name}
     survey = {
-        "`population=Prevalence.beta(…)`": ours("information_gain", "model", survey="uncertain"),
-        "naive: the survey's share as if it were known": ours("information_gain", "model", survey="known"),
+        "`population=Prevalence.beta(…)`": partial(ours, "information_gain", "model", None, "uncertain"),
+        "naive: the survey's share as if it were known": partial(ours, "information_gain", "model", None, "known"),
     }
     parts = {
         "The model is right": [coverage(name, right, each, right.truth) for name, each in NAMES.items()],

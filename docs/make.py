@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MODULES = {"results": "studies", "study": "studies", "map": "package_map"}  # where the name is not the task's
 
 
-def arguments() -> argparse.Namespace:
+def main() -> None:
+    """Run the task by the function of its name; what it imports depends on the task, so that the map needs no package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     results, study, paper, _, programs, notebooks, _ = (
@@ -35,45 +38,9 @@ def arguments() -> argparse.Namespace:
     paper.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
     programs.add_argument("pages", type=Path, nargs="*", help="write outputs into them; by default only draw, for every page")
     notebooks.add_argument("notebooks", type=Path, nargs="*", help="all of docs/notebooks by default")
-    chosen = parser.parse_args()
-    if chosen.task == "paper" and chosen.names and not chosen.run:
-        parser.error("names of studies are for --run: the page shows all of them")
-    return chosen
-
-
-def main() -> None:
-    """Run the task; what it imports depends on the task, so that the map needs no package."""
-    given = arguments()
-    if given.task in ("results", "study"):
-        from scripts import studies
-
-        if given.task == "results":
-            studies.write_toy(given.folder)
-        else:
-            studies.write_study(given.folder, given.name or given.folder.name, given.command)
-    elif given.task == "paper":
-        from scripts import paper
-
-        if given.run:
-            paper.run_all(given.names, given.seeds, given.workers)
-        else:
-            paper.write_pages(paper.stored_studies())
-    elif given.task == "programs":
-        from scripts import programs
-
-        programs.write(given.pages)
-    elif given.task == "notebooks":
-        from scripts import notebooks
-
-        notebooks.write(given.notebooks)
-    elif given.task == "map":
-        from scripts import package_map
-
-        package_map.write()
-    if given.task in ("results", "charts") or (given.task == "paper" and not given.run):
-        from scripts import charts
-
-        charts.write()
+    options = vars(parser.parse_args())
+    task = options.pop("task")
+    getattr(import_module(f"scripts.{MODULES.get(task, task)}"), f"make_{task}")(**options)
 
 
 if __name__ == "__main__":

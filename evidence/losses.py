@@ -8,22 +8,17 @@ log ρ moves them to any population. A loss that does not depend on π is traine
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rightloss import BatchMarginal, Prevalence, information_gain_loss, logit_adjusted_loss, weighted_loss
+from .nets import LABELLED, MEMORY, STEPS, UNLABELLED, Best, Kind, Nets, balanced, descend, flipped
 
-from .nets import EARLY, LABELLED, LOOK, MEMORY, STEPS, UNLABELLED, Kind, Nets
-from .streams import flipped
-
-Family = Literal["weighted", "focal", "by x", "gain"]
-FAMILIES: tuple[Family, ...] = ("weighted", "focal", "by x", "gain")
+FAMILIES = ("weighted", "focal", "by x", "gain")
 DECAYS: dict[Kind, tuple[float, ...]] = {"linear": (1e-3, 3e-2), "MLP": (3e-3,), "ConvNet": (1e-3,)}
 FOCUS, MEMBERS = 2.0, 5  # γ of the focal loss; nets of an ensemble
 
@@ -64,7 +59,7 @@ class Loss(NamedTuple):
         power: of the weights by x; 0 for weights by uncertainty.
     """
 
-    family: Family
+    family: str
     reference: float = 0.0
     kappa: float = 0.0
     power: float = 0.0
@@ -167,13 +162,12 @@ class Stack:
 class Kept(NamedTuple):
     """The nets that were best on validation: stacked in the order of `names` (method, place of the population, member).
 
-    `sampling` is ρ, at which their logits are; `steps` and `decays` are those of each.
+    `sampling` is ρ, at which their logits are; `decays` are those of each.
     """
 
     names: list[tuple[str, int, int]]
     nets: Nets
     sampling: Tensor
-    steps: Tensor
     decays: list[float]
 
     def table(self, x: Tensor, places: Sequence[int] | None = None) -> Tensor:
@@ -198,18 +192,16 @@ def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = 
         for own, new in zip(nets.weights, other.weights, strict=True):
             own.data[_outputs(places, size)] = new.data
     decay = torch.tensor([job.decay for job in jobs]).repeat_interleave(size - 1)
-    optimizer, schedule = nets.optimizer(steps)
-    best = Best(nets, jobs, rows, sampling)
-    for step in range(1, steps + 1):
-        x, y = _natural(rows, generator) if natural else _balanced(rows, size, generator)
-        loss = stack.losses(_classes(nets(x), size), y).sum() + nets.penalty(decay)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % LOOK == 0 or step in EARLY:
-            best.look(step, nets)
-    return best.chosen()
+
+    def loss(step: int) -> Tensor:
+        x, y = minibatch(rows, size, natural, generator)
+        return stack.losses(_classes(nets(x), size), y).sum()
+
+    judged = Judged(nets, jobs, rows, sampling)
+    for step in descend(nets, decay, steps, loss):
+        if judged.best.is_due(step):
+            judged.look(nets)
+    return judged.chosen()
 
 
 def _classes(z: Tensor, size: int) -> Tensor:
@@ -221,18 +213,14 @@ def _outputs(places: Sequence[int], size: int) -> Tensor:
     return (torch.tensor(places, dtype=torch.long)[:, None] * (size - 1) + torch.arange(size - 1)).flatten()
 
 
-def _balanced(rows: Rows, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return a minibatch of equally many rows of each class: the labelled part of `streams.minibatch`."""
-    each = min(2 * LABELLED // size, int(torch.bincount(rows.y).min()))
-    places = [torch.nonzero(rows.y == k)[:, 0] for k in range(size)]
-    chosen = torch.cat([own[torch.randperm(len(own), generator=generator)[:each]] for own in places])
+def minibatch(rows: Rows, size: int, natural: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return rows as they are met, or equally many of each class: the labelled part of `streams.minibatch`."""
+    if natural:
+        chosen = torch.randperm(len(rows.y_natural), generator=generator)[: 2 * LABELLED]
+        return flipped(rows.x_natural[chosen], generator), rows.y_natural[chosen]
+    chosen = balanced(rows.y, size, min(2 * LABELLED // size, int(torch.bincount(rows.y).min())), generator)
     torch.randint(1_000, (UNLABELLED,), generator=generator)  # the draw of unlabelled rows there
     return flipped(rows.x[chosen], generator), rows.y[chosen]
-
-
-def _natural(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    chosen = torch.randperm(len(rows.y_natural), generator=generator)[: 2 * LABELLED]
-    return flipped(rows.x_natural[chosen], generator), rows.y_natural[chosen]
 
 
 def expected(log_p: Tensor, y: Tensor, population: Tensor) -> Tensor:
@@ -241,7 +229,7 @@ def expected(log_p: Tensor, y: Tensor, population: Tensor) -> Tensor:
     return sum(population[:, k] * log_p[y == k][:, :, k].mean(0) for k in present)  # type: ignore[return-value]
 
 
-class Best:
+class Judged:
     """The best weights so far, for each job and each population that it is judged at."""
 
     def __init__(self, nets: Nets, jobs: Sequence[Job], rows: Rows, sampling: Tensor) -> None:
@@ -250,47 +238,23 @@ class Best:
         told = [every if job.population is None else [job.population] for job in jobs]
         pairs = [(place, at) for place, each in enumerate(told) for at in each]
         self.job, self.at = (torch.tensor(each) for each in zip(*pairs, strict=True))
-        self.outputs = _outputs(self.job.tolist(), len(sampling))
-        self.nets = nets.some(self.outputs)
-        self.score = torch.full((len(pairs),), -math.inf)
-        self.step = torch.zeros(len(pairs), dtype=torch.long)
+        self.best = Best(nets, _outputs(self.job.tolist(), len(sampling)), len(pairs))
 
     @torch.no_grad()
-    def look(self, step: int, nets: Nets) -> None:
+    def look(self, nets: Nets) -> None:
         population = self.rows.populations[self.at]
         z = _classes(nets.predict(self.rows.x_valid), len(self.sampling))[:, self.job]
         log_p = torch.log_softmax(z + population.log() - self.sampling.log(), 2)
-        score = expected(log_p, self.rows.y_valid, population)
-        better = score > self.score
-        self.score, self.step[better] = torch.where(better, score, self.score), step
-        wide = better.repeat_interleave(len(self.sampling) - 1)
-        for kept, now in zip((*self.nets.weights, *self.nets.biases), (*nets.weights, *nets.biases), strict=True):
-            kept[wide] = now.detach()[self.outputs[wide]]
+        self.best.look(nets, expected(log_p, self.rows.y_valid, population))
 
     def chosen(self) -> Kept:
         """Return, for each method, population and member, the job whose decay was best."""
         best: dict[tuple[str, int, int], int] = {}
         for place, (job, at) in enumerate(zip(self.job.tolist(), self.at.tolist(), strict=True)):
             key = self.jobs[job].name, at, self.jobs[job].member
-            if key not in best or self.score[place] > self.score[best[key]]:
+            if key not in best or self.best.score[place] > self.best.score[best[key]]:
                 best[key] = place
         places = list(best.values())
-        nets = self.nets.some(_outputs(places, len(self.sampling)))
+        nets = self.best.nets.some(_outputs(places, len(self.sampling)))
         decays = [self.jobs[int(self.job[place])].decay for place in places]
-        return Kept(list(best), nets, self.sampling, self.step[places], decays)
-
-
-def check_losses() -> None:
-    """Assert that the stacked losses have the library's gradients, where the library has them."""
-    y, pi = torch.arange(42) % 3, torch.tensor([[0.7, 0.2, 0.1], [0.9, 0.09, 0.01]])
-    z = 2 * torch.randn(42, 3, 3, generator=torch.Generator().manual_seed(0))
-    ours = z.clone().requires_grad_()
-    Stack([Job(name, 1, 0.0) for name in (LOGIT_ADJUSTED, "weighted", GAIN)], pi, torch.full((3,), 1 / 3)).losses(
-        ours, y
-    ).sum().backward()
-    known = Prevalence(pi[1].tolist(), evidence=0.0)
-    for place, loss in enumerate((logit_adjusted_loss, weighted_loss, information_gain_loss)):
-        logits = (z[:, place] + (pi[1] * 3).log()).requires_grad_()
-        options = {"marginal": BatchMarginal()} if loss is information_gain_loss else {}
-        loss(logits, y, known, **options).backward()  # type: ignore[operator]
-        torch.testing.assert_close(ours.grad[:, place], logits.grad)  # type: ignore[index]
+        return Kept(list(best), nets, self.sampling, decays)

@@ -1,18 +1,22 @@
 """Small classifiers of one kind, stacked: jobs that share their start, minibatches and budget, and differ in the loss alone.
 
-Stage: kind, shape of a row, biases of the jobs → `Nets`: rows → one output per job.
+Stage: kind, shape of a row, biases of the jobs → `Nets`: rows → one output per job; `descend` trains them by any loss, and
+`Best` keeps the weights that were best on the validation rows.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from rightloss.solve import intercepts_for_mean
 
 Kind = Literal["linear", "MLP", "ConvNet"]
 HIDDEN, STEPS = 64, 300
@@ -67,21 +71,29 @@ class Nets:
     def predict(self, x: Tensor, block: int = 256) -> Tensor:
         return torch.cat([self(part) for part in x.split(block)])
 
-    def some(self, where: slice | Tensor) -> Nets:
+    def some(self, where: Tensor | list[int]) -> Nets:
         """Return the nets of some jobs, for predictions."""
         found = copy.copy(self)
         found.weights, found.biases = ([each.detach()[where] for each in kept] for kept in (self.weights, self.biases))
         found.jobs = len(found.biases[-1])
         return found
 
-    def optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Return Adam with the schedule that all jobs share."""
-        adam = torch.optim.Adam(self.parameters, RATES[self.kind], (0.9, 0.99))
-        return adam, torch.optim.lr_scheduler.LambdaLR(adam, lambda step: learning_rate((step + 1) / steps))
-
 
 def _start(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(size, generator=generator) * math.sqrt(2 / math.prod(size[1:]))
+
+
+def descend(nets: Nets, decay: Tensor, steps: int, loss: Callable[[int], Tensor]) -> Iterator[int]:
+    """Train by Adam with the schedule that all jobs share, and yield the number of each step after it."""
+    optimizer = torch.optim.Adam(nets.parameters, RATES[nets.kind], (0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate((step + 1) / steps))
+    for step in range(1, steps + 1):
+        total = loss(step) + nets.penalty(decay)
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        schedule.step()
+        yield step
 
 
 def learning_rate(progress: float) -> float:
@@ -89,22 +101,48 @@ def learning_rate(progress: float) -> float:
     return 3 * progress if progress < 1 / 3 else 0.5 + 0.5 * math.cos(1.5 * math.pi * (progress - 1 / 3))
 
 
-def columns_of(names: list[str], name: str) -> slice:
-    """Return where a name stands, which has all its places together."""
-    places = [place for place, each in enumerate(names) if each == name]
-    assert places == list(range(places[0], places[-1] + 1))
-    return slice(places[0], places[-1] + 1)
+class Best:
+    """The weights of the best score so far, for each of `count` candidates, in the outputs of the stack that are its own."""
+
+    def __init__(self, nets: Nets, outputs: Tensor, count: int) -> None:
+        self.nets, self.outputs, self.each = nets.some(outputs), outputs, len(outputs) // count
+        self.score = torch.full((count,), -math.inf)
+
+    def is_due(self, step: int) -> bool:
+        return step % LOOK == 0 or step in EARLY
+
+    def look(self, nets: Nets, score: Tensor) -> Tensor:
+        """Keep the weights of the candidates whose score is higher than before, and return which they are."""
+        better = score > self.score
+        self.score = torch.where(better, score, self.score)
+        wide = better.repeat_interleave(self.each)
+        for kept, now in zip(self.nets.parameters, nets.parameters, strict=True):
+            kept[wide] = now.detach()[self.outputs[wide]]
+        return better
 
 
-def matched(z: Tensor, population: Tensor | float) -> Tensor:
-    """Return the shift per column after which the mean prediction over the rows is π, by bisection in float64."""
+def balanced(y: Tensor, classes: int, each: int, generator: torch.Generator) -> Tensor:
+    """Return the places of a minibatch with `each` rows of each class."""
+    places = [torch.nonzero(y == k)[:, 0] for k in range(classes)]
+    return torch.cat([own[torch.randperm(len(own), generator=generator)[:each]] for own in places])
+
+
+def flipped(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images flipped at random, and other rows as they are."""
+    return x.flip([dim for dim in (2, 3) if torch.rand((), generator=generator) < 0.5]) if x.ndim == 4 else x
+
+
+def matched(z: Tensor, population: float) -> Tensor:
+    """Return the shift per column after which the mean prediction over the rows is π."""
+    mean, weights = np.array([1 - population, population]), np.ones(len(z))
+    shifts = [intercepts_for_mean(np.stack([0 * own, own], 1), mean, weights) for own in z.double().numpy().T]
+    return torch.tensor([high - low for low, high in shifts]).float()
+
+
+def log_table(z: Tensor) -> Tensor:
+    """Return log-probabilities of both classes, `(rows, 2)` in float64, of log-odds of class 1."""
     z = z.double()
-    low, high = torch.full_like(z[0], -40.0), torch.full_like(z[0], 40.0)
-    for _ in range(50):
-        middle = (low + high) / 2
-        below = (z + middle).sigmoid().mean(0) < population
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return ((low + high) / 2).float()
+    return torch.stack([F.logsigmoid(-z), F.logsigmoid(z)], 1)
 
 
 def auc(odds: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ given π it is exact. For comparison: κ = 1 where π is exact, the published li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -65,8 +65,8 @@ def counted_truth(generator: torch.Generator) -> dict[str, Tensor]:
     """Draw weights from the prior, given that half of N people of the sampled mix were ill."""
     while True:
         params = truth(generator)
-        share = at_sampling(params).mean()
-        log_chance = N / 2 * torch.log(4 * share * (1 - share))
+        half = at_sampling(params).mean()
+        log_chance = N / 2 * torch.log(4 * half * (1 - half))
         if torch.rand((), dtype=torch.float64, generator=generator).log() < log_chance:
             return params
 
@@ -76,60 +76,35 @@ def at_sampling(params: dict[str, Tensor]) -> Tensor:
     return torch.sigmoid(torch.logit(ill(params)) - math.log(ILL / (1 - ILL)))
 
 
-def linear() -> nn.Linear:
-    layer = nn.Linear(1, 1).double()
-    layer.load_state_dict(MEAN)
-    return layer
-
-
-def corrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the paper's posterior, with p(y|w) over the population. Without evidence the value of π has no effect."""
-    prevalence = Prevalence.binary(0.1, evidence=0.0)
-    return _target(prevalence, reference=prevalence.population, pool=PEOPLE)
-
-
-def sampled_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the package's default, r = ρ and κ = 1, with p(y|w) over the training data and the population's own π."""
-    return _target(Prevalence.binary(float(ill(params).mean())), pool=data)
-
-
-def exact(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the posterior for the population's own π, known exactly."""
-    return _target(Prevalence.binary(float(ill(params).mean())), evidence="exact")
-
-
-def dirichlet(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the posterior for a Beta distribution of π whose mean is that of these weights."""
-    return _target(Prevalence.beta(*surveyed(params)), evidence="exact")
-
-
 def surveyed(params: dict[str, Tensor]) -> tuple[float, float]:
     """Return the parameters of the Beta distribution, of the ill and of the others."""
-    share = float(ill(params).mean())
-    return SURVEYED * share, SURVEYED * (1 - share)
-
-
-def counted_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the package's default, for a population with a share `ILL` of ill people."""
-    return _target(Prevalence.binary(ILL), pool=data)
-
-
-def uncorrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """Return the posterior that treats labels as drawn given inputs."""
-    return _target(Prevalence.binary(0.1), loss=LogLikelihoodLoss)
+    return SURVEYED * share(params), SURVEYED * (1 - share(params))
 
 
 def _target(prevalence: Prevalence, **options: Any) -> LogPosterior:
-    return log_posterior(linear(), prevalence, Bernoulli(), prior=gaussian_prior(1.0, MEAN), num_data=N, **options)
+    layer = nn.Linear(1, 1).double()
+    layer.load_state_dict(MEAN)
+    return log_posterior(layer, prevalence, Bernoulli(), prior=gaussian_prior(1.0, MEAN), num_data=N, **options)
 
 
-LIKELIHOODS = {
-    'exact: evidence="exact", π told exactly': exact,
-    "counted: κ = 1, π known as N people tell it": counted_mix,
-    'Dirichlet: evidence="exact", π as uncertain as told': dirichlet,
-    "κ = 1, π told exactly": sampled_mix,
-    "as published: r = π, κ = 0, p(y\\|w) over the population": corrected,
-    "log-likelihood, uncorrected": uncorrected,
+def share(params: dict[str, Tensor]) -> float:
+    """Return π, the population's share of ill people."""
+    return float(ill(params).mean())
+
+
+EXACT = 'exact: evidence="exact", π told exactly'
+COUNTED = "counted: κ = 1, π known as N people tell it"
+DIRICHLET = 'Dirichlet: evidence="exact", π as uncertain as told'
+PUBLISHED = Prevalence.binary(0.1, evidence=0.0)  # without evidence the value of π has no effect
+LIKELIHOODS: dict[str, Callable[[dict[str, Tensor], Any], LogPosterior]] = {  # true weights, data → what the posterior assumes
+    EXACT: lambda params, data: _target(Prevalence.binary(share(params)), evidence="exact"),
+    COUNTED: lambda params, data: _target(Prevalence.binary(ILL), pool=data),
+    DIRICHLET: lambda params, data: _target(Prevalence.beta(*surveyed(params)), evidence="exact"),
+    "κ = 1, π told exactly": lambda params, data: _target(Prevalence.binary(share(params)), pool=data),
+    "as published: r = π, κ = 0, p(y\\|w) over the population": lambda params, data: _target(
+        PUBLISHED, reference=PUBLISHED.population, pool=PEOPLE
+    ),
+    "log-likelihood, uncorrected": lambda params, data: _target(Prevalence.binary(0.1), loss=LogLikelihoodLoss),
 }
 
 
@@ -138,20 +113,19 @@ class Cell(NamedTuple):
     seed: int
 
 
-def cells(quick: bool) -> Iterator[Cell]:
-    yield from (Cell(*each) for each in product(LIKELIHOODS, range(20 if quick else 300)))
+def cells() -> Iterator[Cell]:
+    yield from (Cell(*each) for each in product(LIKELIHOODS, range(300)))
 
 
 def run(cell: Cell) -> list[dict[str, Any]]:
     """Return the ranks of the true values, each from 0 to `DRAWS`, and the effective sample size of the proposals."""
     torch.set_num_threads(1)
-    generator, likelihood = torch.Generator().manual_seed(cell.seed), LIKELIHOODS[cell.likelihood]
-    counted = likelihood is counted_mix
+    generator, counted = torch.Generator().manual_seed(cell.seed), cell.likelihood == COUNTED
     params = (counted_truth if counted else truth)(generator)
     data = biased_sample((at_sampling if counted else ill)(params), N, generator)
-    target = likelihood(params, data).with_data(N, lambda: data[0])
+    target = LIKELIHOODS[cell.likelihood](params, data).with_data(N, lambda: data[0])
     posterior = sampled(target, data, SEED + cell.seed)
-    if likelihood is dirichlet:  # rows sampled by class are the same for any π, if the intercept moves with it
+    if cell.likelihood == DIRICHLET:  # rows sampled by class are the same for any π, if the intercept moves with it
         ill_ones, others = np.random.default_rng(cell.seed).gamma(surveyed(params))
         moved = math.log(ill_ones / others) - math.log(surveyed(params)[0] / surveyed(params)[1])
         params = {**params, "bias": params["bias"] + moved}
@@ -255,4 +229,4 @@ def draw(rows: pd.DataFrame) -> Any:
     return figure
 
 
-COMPARISON = Comparison("posterior_calibration", cells, run, tables, draw)
+COMPARISONS = (Comparison("posterior_calibration", cells, run, tables, draw),)

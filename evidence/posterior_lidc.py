@@ -10,7 +10,7 @@ part chooses the scale.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -35,15 +35,16 @@ from rightloss.inference import (
     sghmc,
     variational,
 )
+from rightloss.lidc import NoduleSet
 from rightloss.lidc.splits import Parts
+from rightloss.study import datasets
 from rightloss.study.config import CONTOURS, RunConfig, StudyConfig
-from rightloss.study.datasets import StudyData, source_of, study_data, study_images
+from rightloss.study.datasets import source_of, study_data, study_images
 from rightloss.study.training.batches import Batches, stream
 from rightloss.study.training.candidates import Candidate, Model, score, take_step
 
 from .engine import OUT, Comparison
 from .pages import axes, table
-from .resampled import limits, weights_of, words
 
 FOLDS, TESTED, RESAMPLES = 10, {"features": 5, "slabs": 3}, 1000
 PREVALENCES = {"features": (0.001,), "slabs": (0.001, 0.3)}
@@ -68,9 +69,9 @@ class Cell(NamedTuple):
     loss: str
 
 
-def cells(data: str, quick: bool) -> Iterator[Cell]:
+def cells(data: str) -> Iterator[Cell]:
     losses = LOSSES if data == "features" else (DEFAULT, PUBLISHED, WEIGHTED)
-    yield from (Cell(data, *each) for each in product(PREVALENCES[data], range(1 if quick else TESTED[data]), losses))
+    yield from (Cell(data, *each) for each in product(PREVALENCES[data], range(TESTED[data]), losses))
 
 
 def run(cell: Cell) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def run(cell: Cell) -> list[dict[str, Any]]:
             logits[column, number] = log_probs[:, 1] - log_probs[:, 0]
             r_hat[number] = posterior.record.get("predictions", {}).get("r_hat", r_hat[number])
     frames = [pd.DataFrame(each.T, columns=LOGITS).assign(method=name) for name, each in zip(methods, logits, strict=True)]
-    who = np.unique(nodules(data).patients, return_inverse=True)[1][asked]
+    who = np.unique(np.asarray(nodules(data).patients), return_inverse=True)[1][asked]
     about = {"label": y[asked].numpy(), "patient": who, "test": np.arange(len(asked)) >= len(parts.valid)}
     found = pd.concat([frame.assign(**about) for frame in frames])
     return found.assign(**dict(zip(R_HATS, r_hat, strict=True))).to_dict("records")
@@ -144,12 +145,12 @@ def config_of(data: str) -> StudyConfig:
 
 
 @cache
-def nodules(data: str) -> StudyData:
+def nodules(data: str) -> NoduleSet:
     return study_data(config_of(data).sources[0], "binary")
 
 
 def parts_of(data: str, fold: int) -> Parts:
-    return nodules(data).parts(fold, FOLDS)
+    return datasets.parts_of(nodules(data), fold, FOLDS)
 
 
 @cache
@@ -182,6 +183,28 @@ def net_features(data: str, run: RunConfig) -> np.ndarray:
     with torch.no_grad():
         blocks = torch.arange(len(batches.target)).split(64)
         return torch.cat([net.features(batches.fixed(block).inputs.features) for block in blocks]).numpy()
+
+
+# Figures with 95 % intervals: arrays whose first value is of all patients, the others of resamples.
+
+
+def weights_of(patients: Sequence[object] | np.ndarray, number: int) -> np.ndarray:
+    """Return `(1 + number, n)`: how often each row counts, once in the first, then as often as its patient was drawn."""
+    people, own = np.unique(np.asarray(patients), return_inverse=True)
+    drawn = np.random.default_rng(0).multinomial(len(people), np.full(len(people), 1 / len(people)), number)
+    return np.concatenate([np.ones((1, len(own)), dtype=drawn.dtype), drawn[:, own]])
+
+
+def limits(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.nanquantile(values[1:], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def words(values: np.ndarray, digits: int = 3, sign: str = "") -> str:
+    """Return a figure with its interval; of a difference (`sign` is "+") with * if the interval excludes 0."""
+    low, high = limits(values)
+    star = " *" if sign and low * high > 0 else ""
+    return f"{values[0]:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]{star}"
 
 
 class Part:

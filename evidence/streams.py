@@ -2,15 +2,14 @@
 
 Stage: `Draw` (labelled by class, validation, unlabelled, test) → `Fitted`: a figure per `Job` (method, setting, decay).
 
-Outputs `(rows, jobs)` are log-odds of class 1. Our losses are written out here for a stack of jobs; `check_losses`, which every
-run begins with, holds them against the library's.
+Outputs `(rows, jobs)` are log-odds of class 1. Our losses are written out here for a stack of jobs; tests/test_evidence.py
+holds them against the library's.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +17,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rightloss import LogitAdjustedLoss, Prevalence, information_gain_loss, logit_adjusted_loss
 from rightloss.losses.streams import evidence_decay
 
-from .nets import EARLY, LABELLED, LOOK, MEMORY, STEPS, UNLABELLED, Kind, Nets, auc, columns_of, matched
+from .nets import (
+    LABELLED,
+    LOOK,
+    MEMORY,
+    STEPS,
+    UNLABELLED,
+    Best,
+    Kind,
+    Nets,
+    auc,
+    balanced,
+    descend,
+    flipped,
+    matched,
+)
 
 DECAYS = {"linear": (1e-3, 3e-2), "MLP": (1e-3, 1e-2), "ConvNet": (1e-3,)}
 BLIND = ("guess", "unknown")  # methods that are not told π
@@ -94,8 +106,8 @@ class Job:
     decay: float = 0.0
 
 
-def with_decays(kind: Kind, jobs: Sequence[Job]) -> list[Job]:
-    return [Job(job.method, job.setting, job.value, job.population, decay) for job in jobs for decay in DECAYS[kind]]
+def with_decays(jobs: Sequence[Job], decays: Sequence[float]) -> list[Job]:
+    return [replace(job, decay=decay) for job in jobs for decay in decays]
 
 
 def stream_loss(z: Tensor, y: Tensor, z_unlabelled: Tensor, population: Tensor, weight: Tensor) -> Tensor:
@@ -165,7 +177,7 @@ class Families:
 
     def __init__(self, jobs: list[Job], draw: Draw) -> None:
         names = [job.method for job in jobs]
-        self.columns = {name: columns_of(names, name) for name in dict.fromkeys(names)}
+        self.columns = {name: [place for place, each in enumerate(names) if each == name] for name in dict.fromkeys(names)}
         self.value = torch.tensor([job.value for job in jobs])
         self.population = torch.tensor([job.population for job in jobs])
         self.blind = torch.tensor([name in BLIND for name in names])
@@ -232,7 +244,6 @@ class Fitted(NamedTuple):
         likelihood, auc: on the test rows, which come at the population's mix.
         matched: the likelihood after the intercept is matched to π on the unlabelled rows.
         learnt: π that the job holds at the end: what it was told, or what it learnt.
-        step: the step that was kept.
         z_valid, z_unlabelled, z_test: log-odds `(rows, jobs)`.
     """
 
@@ -241,7 +252,6 @@ class Fitted(NamedTuple):
     auc: np.ndarray
     matched: Tensor
     learnt: Tensor
-    step: Tensor
     z_valid: Tensor
     z_unlabelled: Tensor
     z_test: Tensor
@@ -254,84 +264,38 @@ def fit(kind: Kind, draw: Draw, jobs: list[Job], seed: int, steps: int = STEPS) 
     sampled = torch.tensor([job.method == "cross-entropy" for job in jobs])  # these nets give log-odds at half and half
     nets = Nets(kind, draw.x.shape[1:], torch.where(sampled, 0.0, told.logit()), generator)
     families, decay = Families(jobs, draw), torch.tensor([job.decay for job in jobs])
-    optimizer, schedule = nets.optimizer(steps)
-    best = [each.detach().clone() for each in nets.parameters]
-    score, kept_step = torch.full((len(jobs),), -math.inf), torch.zeros(len(jobs), dtype=torch.long)
-    learnt = families.population.clone()
-    for step in range(1, steps + 1):
+    best, learnt = Best(nets, torch.arange(len(jobs)), len(jobs)), families.population.clone()
+    seen: list[Tensor] = []
+
+    def loss(step: int) -> Tensor:
         if "EM" in families.columns and step > 0.2 * steps and (step - 1) % (3 * LOOK) == 0:
             families.teach(nets, draw)
         x, y, rows = minibatch(draw, generator)
         z, z_unlabelled = nets(x).split([len(y), len(rows)])
-        loss = families.losses(z, y, z_unlabelled, rows, step / steps) + nets.penalty(decay)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        families.remember(z_unlabelled)
-        if step % LOOK == 0 or step in EARLY:
+        seen[:] = [z_unlabelled.detach()]
+        return families.losses(z, y, z_unlabelled, rows, step / steps)
+
+    for step in descend(nets, decay, steps, loss):
+        families.remember(*seen)
+        if best.is_due(step):
             offset = torch.where(sampled, families.population.logit(), 0.0)  # the closed form: from half and half to π
-            now = families.score(nets.predict(draw.x_valid) + offset, draw)
-            better = now > score
-            score, kept_step[better], learnt[better] = torch.where(better, now, score), step, families.population[better]
-            for kept, own in zip(best, nets.parameters, strict=True):
-                kept[better] = own.detach()[better]
-    for parameter, kept in zip(nets.parameters, best, strict=True):
-        parameter.data.copy_(kept)
+            better = best.look(nets, families.score(nets.predict(draw.x_valid) + offset, draw))
+            learnt[better] = families.population[better]
     offset = torch.where(sampled, learnt.logit(), 0.0)
-    z_valid, others, z_test = (nets.predict(x) + offset for x in (draw.x_valid, draw.unlabelled, draw.x_test))
+    z_valid, others, z_test = (best.nets.predict(x) + offset for x in (draw.x_valid, draw.unlabelled, draw.x_test))
     shifted, y_test = z_test + matched(others, draw.population), draw.y_test
     plain, moved = (row_likelihood(each, y_test).mean(0) for each in (z_test, shifted))
-    return Fitted(score, plain, auc(z_test.numpy(), y_test.numpy()), moved, learnt, kept_step, z_valid, others, z_test)
+    return Fitted(best.score, plain, auc(z_test.numpy(), y_test.numpy()), moved, learnt, z_valid, others, z_test)
 
 
 def minibatch(draw: Draw, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return labelled rows, equally many of each class, above unlabelled ones; the labels; the unlabelled rows' places."""
-    places = [torch.nonzero(draw.y == k)[:, 0] for k in (0, 1)]
-    labelled = torch.cat([own[torch.randperm(len(own), generator=generator)[: labelled_of_each(draw)]] for own in places])
+    labelled = balanced(draw.y, 2, labelled_of_each(draw), generator)
     rows = torch.randint(len(draw.unlabelled), (UNLABELLED,), generator=generator)
     x = torch.cat([draw.x[labelled], draw.unlabelled[rows]])
     return flipped(x, generator), draw.y[labelled], rows
 
 
-def flipped(x: Tensor, generator: torch.Generator) -> Tensor:
-    return x.flip([dim for dim in (2, 3) if torch.rand((), generator=generator) < 0.5]) if x.ndim == 4 else x
-
-
 def labelled_of_each(draw: Draw) -> int:
     """Return how many labelled rows of each class a minibatch has."""
     return min(LABELLED, len(draw.y) // 2)
-
-
-# --- the losses are the library's ---
-
-
-def check_losses() -> None:
-    """Assert that the losses for stacks of jobs are the library's, in value or gradient, to rounding."""
-    generator = torch.Generator().manual_seed(0)
-    z, others = (3 * torch.randn(rows, 3, generator=generator, dtype=torch.float64) for rows in (40, 70))
-    y, weight, told = torch.arange(40) % 2, torch.tensor([0.0, 1.0, 7.0]).double(), torch.full((3,), 0.1).double()
-    prevalence = Prevalence.binary(population=0.1, sampling=0.5)
-    for job, found in enumerate(stream_loss(z, y, others, told, weight)):
-        options = {"unlabelled": _two(others[:, job]), "unlabelled_weight": float(weight[job]), "unlabelled_evidence": 0.0}
-        own = logit_adjusted_loss(_two(z[:, job]), y, prevalence, **options)  # type: ignore[arg-type]
-        torch.testing.assert_close(found, own)
-    mean = others.sigmoid().mean(0)
-    q = torch.stack([1 - mean, mean])[:, :1]
-    for kind, value in (("evidence", 3.0), ("paper", 0.0), ("paper", 1.0)):
-        inputs = [each[:, :1].clone().requires_grad_() for each in (z, others)]
-        doubled = [_two(each[:, 0]).requires_grad_() for each in (z, others)]
-        ours = evidence_loss if kind == "evidence" else paper_loss
-        ours(inputs[0], y, inputs[1], told[:1], torch.tensor([value]).double(), q).sum().backward()
-        if kind == "evidence":
-            LogitAdjustedLoss(prevalence, unlabelled_evidence=value)(doubled[0], y, unlabelled=doubled[1]).backward()
-        else:
-            certain = Prevalence.binary(population=0.1, sampling=0.5, evidence=value)
-            options = {"reference": certain.population, "unlabelled": doubled[1], "unlabelled_evidence": 0.0}
-            information_gain_loss(doubled[0], y, certain, **options).backward()  # type: ignore[arg-type]
-        for one, other in zip(inputs, doubled, strict=True):
-            torch.testing.assert_close(one.grad[:, 0], other.grad[:, 1])  # type: ignore[index]
-
-
-def _two(z: Tensor) -> Tensor:
-    return torch.stack([torch.zeros_like(z), z], 1)

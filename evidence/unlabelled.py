@@ -18,22 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 
 from rightloss.shift import estimate_prevalence
 
 from .data_sets import IMAGES, SOURCES, available, describe, load
 from .engine import Comparison
-from .nets import UNLABELLED, Kind
-from .pages import axes, half_width, interval, paired, table
+from .nets import UNLABELLED, Kind, log_table
+from .pages import axes, half_width, interval, table
 from .streams import (
+    DECAYS,
     FEWEST,
     TESTED,
     Draw,
     Fitted,
     Job,
     at_share,
-    check_losses,
     fit,
     labelled_of_each,
     of_each,
@@ -62,15 +61,15 @@ class Cell(NamedTuple):
     draw: int
 
 
-def cells(sizes: Sequence[int], quick: bool) -> Iterator[Cell]:
+def cells(sizes: Sequence[int]) -> Iterator[Cell]:
     """Yield the cells that the rows suffice for, small ones first; 100 labelled only if 200 are not available."""
-    for size in sizes[:1] if quick else sizes:
-        for name in ("Default", "LIDC", "satimage") if quick else available(SETS):
+    for size in sizes:
+        for name in available(SETS):
             positives = (1 - TESTED) * SOURCES[name].counts[-1]
             fits = {each: positives >= each + valid + FEWEST for each, valid in MOST_VALID.items()}
             if fits[size] and not (size == 100 and fits[200]):
                 models: tuple[Kind, ...] = ("ConvNet",) if name in IMAGES else ("linear", "MLP")
-                yield from (Cell(name, model, size, draw) for model in models for draw in range(3 if quick else DRAWS))
+                yield from (Cell(name, model, size, draw) for model in models for draw in range(DRAWS))
 
 
 def draw_of(cell: Cell) -> Draw:
@@ -131,14 +130,11 @@ GUESSES = ("logit adjustment at π/2", "logit adjustment at 2π")
 ESTIMATES = (*GUESSES, "estimate_prevalence", "estimate_prevalence, calibrated")
 
 
-def stream_weights(ratio: float) -> dict[str, float]:
-    """Return the masses λ of the unlabelled that are tried, by name; ratio = N_u/n."""
-    return {"0": 0.0, "0.3": 0.3, "1": 1.0, "3": 3.0, "10": 10.0, "root": math.sqrt(ratio), "rows": ratio}
-
-
 def known_jobs(draw: Draw) -> list[Job]:
-    pi = draw.population
-    jobs = [Job("stream", name, weight, pi) for name, weight in stream_weights(draw.ratio).items()]
+    """Return the stream likelihood by the mass λ of the unlabelled rows, and its rivals."""
+    pi, ratio = draw.population, draw.ratio
+    masses = {"0": 0.0, "0.3": 0.3, "1": 1.0, "3": 3.0, "10": 10.0, "root": math.sqrt(ratio), "rows": ratio}
+    jobs = [Job("stream", name, mass, pi) for name, mass in masses.items()]
     jobs += [Job("cross-entropy", "", 0.0, pi), *(Job("paper", f"κ={kappa:g}", kappa, pi) for kappa in (0.0, 1.0))]
     jobs += [Job("PNU", f"{gamma:g}", gamma, pi) for gamma in (-0.5, 0.0, 0.5, 0.9)]
     return jobs + [Job(method, f"{w:g}", w, pi) for method in ("pseudo-labels", "EM") for w in (0.3, 1.0)]
@@ -174,34 +170,22 @@ def picked(jobs: Sequence[Job], found: Fitted, rule: Rule) -> int:
 
 def run(jobs_of: Callable[[Draw], list[Job]], rules: dict[str, Rule], cell: Cell) -> list[dict[str, Any]]:
     """Return a row per method that is told π, with the likelihood and the AUC."""
-    draw = draw_of(cell)
-    return trained(cell.model, draw, jobs_of(draw), rules, cell.draw)
-
-
-def trained(model: Kind, draw: Draw, jobs: list[Job], rules: dict[str, Rule], seed: int) -> list[dict[str, Any]]:
-    jobs = with_decays(model, jobs)
-    found, rows = fit(model, draw, jobs, seed), []
+    draw, rows = draw_of(cell), []
+    jobs = with_decays(jobs_of(draw), DECAYS[cell.model])
+    found = fit(cell.model, draw, jobs, cell.draw)
     sizes = {"population": draw.population, "unlabelled": len(draw.unlabelled), "tested": len(draw.y_test),
              "positives": int(draw.y_test.sum())}  # fmt: skip
     for name, rule in rules.items():
         place = picked(jobs, found, rule)
         figures = {"likelihood": float(getattr(found, rule.figure)[place]), "auc": float(np.float32(found.auc[place]))}
-        rows.append({"method": name, **sizes, **figures, "setting": jobs[place].setting, "step": int(found.step[place])})
+        rows.append({"method": name, **sizes, **figures})
     return rows
-
-
-def run_known(cell: Cell) -> list[dict[str, Any]]:
-    return run(known_jobs, KNOWN, cell)
-
-
-def run_evidence(cell: Cell) -> list[dict[str, Any]]:
-    return run(evidence_jobs, EVIDENCE, cell)
 
 
 def run_unknown(cell: Cell) -> list[dict[str, Any]]:
     """Return a row per method that is not told π, with logit adjustment at π beside them; `share` is what it takes for π."""
     draw = draw_of(cell)
-    jobs = with_decays(cell.model, unknown_jobs(draw))
+    jobs = with_decays(unknown_jobs(draw), DECAYS[cell.model])
     found, pi = fit(cell.model, draw, jobs, cell.draw), draw.population
     base = picked(jobs, found, Rule("guess"))
     values, shares = estimated(draw, found, base)
@@ -236,29 +220,22 @@ def estimated(draw: Draw, found: Fitted, place: int) -> tuple[list[float], list[
     return row_likelihood(moved, draw.y_test).mean(0).tolist(), [pi / 2, 2 * pi, *learnt]
 
 
-def log_table(z: torch.Tensor) -> torch.Tensor:
-    return torch.stack([F.logsigmoid(-z), F.logsigmoid(z)], 1).double()
-
-
 # --- what is stored: a row per cell and method ---
 
 
 def compared(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
     """Return a row per cell and method: means, and the paired difference to `base` with its standard error."""
-    place = rows["set"].map({name: place for place, name in enumerate(SETS)})
+    place, keys, figures = rows["set"].map(SETS.index), [*CELL, "draw"], ["likelihood", "auc"]
     rows = rows.assign(place=place).sort_values(["place", "model", "labelled", "draw"], kind="stable")
-    found = []
-    for key, cell in rows.groupby(CELL, sort=False):
-        wide = {figure: cell.pivot(index="draw", columns="method", values=figure) for figure in ("likelihood", "auc")}
-        first = cell.iloc[0]
-        for name in dict.fromkeys(cell["method"]):
-            row = {**dict(zip(CELL, key, strict=True)), "method": name, "draws": len(wide["auc"])}
-            row |= {each: first[each] for each in ("population", "unlabelled", "tested", "positives") if each in cell}
-            for figure, values in wide.items():
-                mean, error, _ = paired(values[name] - values[base])
-                row |= {figure: values[name].mean(), f"{figure} −": mean, f"{figure} s.e.": error}
-            found.append(row)
-    return pd.DataFrame(found)
+    others = rows.loc[rows["method"] == base, [*keys, *figures]]
+    paired = rows.merge(others, on=keys, suffixes=("", " of the base"), validate="many_to_one")
+    groups = paired.groupby([*CELL, "method"], sort=False)
+    about = [name for name in ("population", "unlabelled", "tested", "positives") if name in rows]
+    found = pd.concat([groups.size().rename("draws"), groups[about].first(), groups[figures].mean()], axis=1)
+    for name in figures:
+        less = paired.assign(less=paired[name] - paired[f"{name} of the base"]).groupby([*CELL, "method"], sort=False)["less"]
+        found[f"{name} −"], found[f"{name} s.e."] = less.mean(), less.sem()
+    return found.reset_index()
 
 
 def ahead(found: pd.DataFrame, sign: int = 1) -> pd.Series:
@@ -291,10 +268,6 @@ def _error(row: pd.Series, figure: str) -> str:
     return f"{row[f'{figure} −']:+.4f} ± {row[f'{figure} s.e.']:.4f}"
 
 
-def _interval(row: pd.Series) -> str:
-    return interval(row["likelihood −"], row["likelihood s.e."], int(row["draws"]))
-
-
 def verdicts(found: pd.DataFrame) -> str:
     """Return the aim's verdict for a few of our rules, with every small cell that is behind."""
     lines = []
@@ -315,8 +288,9 @@ def by_cell(found: pd.DataFrame, shown: Sequence[str], ranked: str, title: str, 
         own, first = cell.set_index("method"), cell.iloc[0]
         more = [f"{first['unlabelled']:,}", f"{first['population']:.3f}"] if sizes else []
         base = [f"{own.loc[BASE, 'likelihood']:.4f}", *([f"{own.loc[BASE, 'auc']:.3f}"] if sizes else [])]
-        rows.append([f"{key[0]}, {key[1]}", f"{key[2]:,}", *more, *base, *(_interval(own.loc[name]) for name in shown),
-                     _error(own.loc[ranked], "auc")])  # fmt: skip
+        less = own.loc[list(shown), ["likelihood −", "likelihood s.e.", "draws"]].astype({"draws": int}).itertuples(index=False)
+        words = [interval(*each) for each in less]
+        rows.append([f"{key[0]}, {key[1]}", f"{key[2]:,}", *more, *base, *words, _error(own.loc[ranked], "auc")])
     more = ["unlabelled", "π"] if sizes else []
     return table(["cell", "labelled of each class", *more, BASE, *(["its AUC"] if sizes else []), *shown, title], rows)
 
@@ -430,17 +404,11 @@ COLOURED = {
 }
 COLOURED_EVIDENCE = {THREE: ("#0072b2", "o"), STREAMS: ("#d55e00", "D"), MATCHED: ("#999999", "s")}
 SIZES = tuple(MOST_VALID)
+run_known, run_evidence = partial(run, known_jobs, KNOWN), partial(run, evidence_jobs, EVIDENCE)
+known, evidence = partial(picture, COLOURED), partial(picture, COLOURED_EVIDENCE)
 COMPARISONS = (
-    Comparison(
-        "unlabelled", partial(cells, SIZES[:3]), run_known, sources, partial(picture, COLOURED), reduced_known, check_losses
-    ),
-    Comparison(
-        "unlabelled_1000", partial(cells, SIZES[3:]), run_known, draw=partial(picture, COLOURED), reduced=reduced_known,
-        before=check_losses, folder="unlabelled",
-    ),
+    Comparison("unlabelled", partial(cells, SIZES[:3]), run_known, sources, known, reduced_known),
+    Comparison("unlabelled_1000", partial(cells, SIZES[3:]), run_known, draw=known, reduced=reduced_known, folder="unlabelled"),
     Comparison("unlabelled_unknown", partial(cells, SIZES[:3]), run_unknown, reduced=reduced_unknown),
-    Comparison(
-        "unlabelled_evidence", partial(cells, SIZES), run_evidence, draw=partial(picture, COLOURED_EVIDENCE),
-        reduced=reduced_evidence, before=check_losses,
-    ),
-)  # fmt: skip
+    Comparison("unlabelled_evidence", partial(cells, SIZES), run_evidence, draw=evidence, reduced=reduced_evidence),
+)

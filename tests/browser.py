@@ -19,20 +19,10 @@ from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-)
+    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking --disable-component-update "
+    "--disable-default-apps --disable-extensions --disable-sync --no-first-run --no-default-browser-check --hide-scrollbars "
+    "--remote-debugging-pipe"
+).split()
 _PATIENCE = 60.0  # seconds
 _ADVICE = ("deprecation", "intervention", "recommendation")  # log entries of the browser's own plans, others in each version
 

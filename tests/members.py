@@ -6,15 +6,17 @@ A new member is one new row here, and gets every property.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from draws import SEED
 from draws import assert_refused as assert_refused
 from draws import unchecked_types as unchecked_types
-from torch import Tensor
+from torch import Tensor, nn
 
 from rightloss.likelihoods import Bernoulli, Categorical, CumulativeLogit, OnionPeeling, StickBreaking
+from rightloss.marginals import AuxiliaryMarginal, BatchMarginal, ClasswiseMarginal, Marginal, PoolMarginal, RunningMarginal
 
 ClassLikelihood = Categorical | Bernoulli | OnionPeeling | StickBreaking | CumulativeLogit
 LEVELS = (2, 3, 4, 7)
@@ -30,6 +32,15 @@ LIKELIHOODS: list[tuple[str, Callable[[], ClassLikelihood], int]] = [
 
 # One member of each class, with its largest number of classes.
 KINDS = list({type(make()): (name, make, k) for name, make, k in LIKELIHOODS}.values())
+
+# Marginals, each made of the model, whose weights it may read, and of a pool.
+MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
+    "batch": lambda model, pool: BatchMarginal(),
+    "classwise": lambda model, pool: ClasswiseMarginal(),
+    "running": lambda model, pool: RunningMarginal(0.7),
+    "pool": lambda model, pool: PoolMarginal(model, pool, every=2),
+    "auxiliary": lambda model, pool: AuxiliaryMarginal(model),
+}
 
 # Each decorates a test with the arguments `make` (a factory) and `k` (its number of classes): for properties of the
 # likelihoods themselves, and for properties of what uses them, which do not depend on the number of classes.
@@ -66,3 +77,20 @@ def assert_mean_is(samples: Tensor, expected: Tensor | float, z: float = 4) -> N
     assert bool((scores.abs() < z).all()), (
         f"z-scores {scores.tolist()}: mean {samples.mean(0).tolist()}, not {expected.tolist()}"
     )
+
+
+def assert_same(
+    found: Tensor, expected: Tensor, inputs: Tensor | tuple[Tensor, ...], rtol: float = 0, atol: float = 1e-12
+) -> None:
+    """Assert that the values, and the gradients by the inputs, agree."""
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+    ours, theirs = (torch.autograd.grad(each.sum(), inputs, retain_graph=True) for each in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+def recorded(marginal: Any) -> list[Tensor]:
+    """Make the marginal record log q of each update, and return the list of them."""
+    seen: list[Tensor] = []
+    update = marginal.update
+    marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore[func-returns-value]
+    return seen

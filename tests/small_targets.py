@@ -8,36 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from members import MARGINALS as MARGINALS
 from members import ClassLikelihood, generator, population
 from torch import Tensor, nn
 
-from rightloss import (
-    AuxiliaryMarginal,
-    BatchMarginal,
-    Categorical,
-    ClasswiseMarginal,
-    PoolMarginal,
-    Prevalence,
-    RunningMarginal,
-)
+from rightloss import Categorical, Prevalence
 from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import Layout
 from rightloss.inference.fisher import DataLikelihood, LikelihoodTerms
-from rightloss.marginals import Marginal
 
 FEATURES, ROWS, NUM_DATA = 3, 14, 40
 REFERENCES: dict[str, Callable[[Prevalence], Any]] = {
     "sampling": lambda prevalence: None,
     "population": lambda prevalence: prevalence.population,
     "another": lambda prevalence: population(prevalence.num_classes, 9),
-}
-# Each made of the model, whose weights it may read, and of a pool.
-MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
-    "batch": lambda model, pool: BatchMarginal(),
-    "classwise": lambda model, pool: ClasswiseMarginal(),
-    "running": lambda model, pool: RunningMarginal(0.7),
-    "pool": lambda model, pool: PoolMarginal(model, pool, every=2),
-    "auxiliary": lambda model, pool: AuxiliaryMarginal(model),
 }
 
 

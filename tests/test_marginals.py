@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from members import KINDS, assert_mean_is, assert_refused, population
+from members import KINDS, MARGINALS, assert_refused, population, recorded
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal
 
 import rightloss as rl
-from rightloss.marginals import Marginal, MinibatchEstimate, minibatch, with_minibatch_gradient
+from rightloss.marginals import Marginal, MinibatchEstimate, minibatch
 from rightloss.tensors import tensor_of
 
-MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
-    "batch": lambda model, pool: rl.BatchMarginal(),
-    "classwise": lambda model, pool: rl.ClasswiseMarginal(),
-    "running": lambda model, pool: rl.RunningMarginal(),
-    "pool": lambda model, pool: rl.PoolMarginal(model, pool),
-    "auxiliary": lambda model, pool: rl.AuxiliaryMarginal(model),
-}
 # Every kind of likelihood with one marginal, every marginal with one kind, and both references.
 COMPOSED: dict[str, tuple[Callable[[], Any], int, str, str]] = {
     **{f"{name}, running": (factory, k, "running", "sampling") for name, factory, k in KINDS},
@@ -32,14 +24,6 @@ DENSITIES: dict[str, Callable[[], Any]] = {
     "gaussian": lambda: rl.Gaussian(scale=0.8).double(),
     "laplace": lambda: rl.FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2),
 }
-
-
-def recorded(marginal: Any) -> list[Tensor]:
-    """Make the marginal record log q of each update."""
-    seen: list[Tensor] = []
-    update = marginal.update
-    marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore[func-returns-value]
-    return seen
 
 
 class Claim(torch.autograd.Function):
@@ -139,93 +123,16 @@ def test_the_gaussian_gain_of_a_constant_predictor_is_zero_and_of_a_good_one_pos
     assert float(criterion(y, y).detach()) < -0.5
 
 
-def test_logit_adjustment_in_regression_is_balanced_mse() -> None:
+def test_rivals_in_regression_are_balanced_mse_and_weights_by_the_ratio_of_densities() -> None:
     y, z = torch.randn(20, dtype=torch.float64), torch.randn(20, 1, dtype=torch.float64)
     flat = torch.distributions.Uniform(-10.0, 10.0)
     loss = rl.logit_adjusted_loss(z, y, rl.ContinuousPrevalence(flat), rl.Gaussian(scale=0.7))
     logits = -0.5 * (z - y).square() / 0.7**2
     torch.testing.assert_close(loss, nn.functional.cross_entropy(logits, torch.arange(20)), rtol=0, atol=1e-6)
-
-
-@pytest.mark.long
-def test_the_gaussian_information_gain_undoes_label_based_sampling() -> None:
-    torch.manual_seed(0)
-    slope, noise, n = 1.0, 0.7, 200_000
-    x = torch.randn(n, dtype=torch.float64)
-    y = slope * x + noise * torch.randn(n, dtype=torch.float64)
-    spread = math.sqrt(slope**2 + noise**2)
-    wide = torch.distributions.Normal(0.5, 1.4 * spread)
-    keep = (wide.log_prob(y) - Normal(0.0, spread).log_prob(y)).exp()
-    chosen = torch.multinomial(keep, 6000, replacement=False)
-    x, y = x[chosen, None], y[chosen]
-    pi = Normal(0.0, spread)
-    prevalence = rl.ContinuousPrevalence(pi, wide)
-    fits = {}
-    criteria = {
-        "gain": rl.InformationGainLoss(prevalence, rl.Gaussian(), reference=pi),
-        "plain": rl.LogLikelihoodLoss(prevalence, rl.Gaussian()),
-    }
-    for name, criterion in criteria.items():
-        torch.manual_seed(1)
-        model = nn.Linear(1, 1).double()
-        rl.start_at_prevalence(model, prevalence, criterion.likelihood)
-        optimizer = torch.optim.Adam([*model.parameters(), *criterion.parameters()], lr=0.03)
-        for step in range(400):
-            for group in optimizer.param_groups:
-                group["lr"] = 0.03 * (1 - step / 400)
-            batch = torch.randint(len(x), (128,))
-            optimizer.zero_grad()
-            criterion(model(x[batch]), y[batch]).backward()
-            optimizer.step()
-        fits[name] = (float(model.weight.detach()), float(model.bias.detach()))
-    error = {name: abs(slope_hat - slope) + abs(bias) for name, (slope_hat, bias) in fits.items()}
-    assert error["gain"] < 0.1 < error["plain"]
-
-
-def small_problem() -> tuple[nn.Sequential, Tensor, Tensor, rl.Prevalence]:
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-    x, y = torch.randn(600, 3, dtype=torch.float64), torch.arange(600) % 3
-    return model, x + nn.functional.one_hot(y, 3), y, rl.Prevalence([0.7, 0.25, 0.05], [1 / 3] * 3)
-
-
-def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: Tensor | None, k: int) -> Tensor:
-    """∇ log p(k|w) as the library attaches it, from a (mini)batch."""
-    log_m = (torch.log_softmax(model(x), 1) + weights.log()[:, None]).logsumexp(0) - math.log(len(x))
-    log_marginal = with_minibatch_gradient(log_m.detach() if log_q is None else log_q, log_m)
-    return torch.cat([g.flatten() for g in torch.autograd.grad(log_marginal[k], list(model.parameters()))])
-
-
-@pytest.mark.long
-def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q() -> None:
-    k = 2
-    model, x, y, prevalence = small_problem()
-    weights = tensor_of(prevalence.weights)[y]
-    with torch.no_grad():
-        log_q = (weights[:, None] * torch.softmax(model(x), 1)).mean(0).log()
-    full = log_marginal_gradient(model, x, weights, log_q, k)
-    torch.testing.assert_close(full, log_marginal_gradient(model, x, weights, None, k))
-    generator = torch.Generator().manual_seed(5)
-    draws = []
-    for _ in range(2000):
-        rows = torch.randint(len(x), (16,), generator=generator)
-        draws.append(log_marginal_gradient(model, x[rows], weights[rows], log_q, k))
-    assert_mean_is(torch.stack(draws), full)
-
-
-def test_the_batch_marginal_is_unbiased_in_probability_and_low_in_log() -> None:
-    model, x, y, prevalence = small_problem()
-    weights = tensor_of(prevalence.weights)[y]
-    with torch.no_grad():
-        terms = weights[:, None] * torch.softmax(model(x), 1)
-    generator = torch.Generator().manual_seed(5)
-    m = torch.stack([terms[torch.randint(len(x), (16,), generator=generator)].mean(0) for _ in range(2000)])
-    exact = terms.mean(0)
-    assert_mean_is(m, exact)
-    bias = (m.log() - exact.log()).mean(0)
-    predicted = -m.var(0) / (2 * exact**2)
-    assert bool((bias < 0).all())
-    torch.testing.assert_close(bias, predicted, rtol=0.3, atol=0)
+    pi, rho = Normal(0.0, 1.0), Normal(0.3, 1.5)
+    loss = rl.WeightedLoss(rl.ContinuousPrevalence(pi, rho), rl.Gaussian(scale=0.7), reduction="none")(z, y)
+    expected = -(pi.log_prob(y) - rho.log_prob(y)).exp() * Normal(z[:, 0], 0.7).log_prob(y)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_the_classwise_marginal_sums_to_one() -> None:
@@ -234,6 +141,13 @@ def test_the_classwise_marginal_sums_to_one() -> None:
     seen = recorded(criterion.marginal)
     criterion(torch.randn(40, 3, dtype=torch.float64), y[torch.randperm(600)[:40]])
     torch.testing.assert_close(seen[0].exp().sum(), torch.ones((), dtype=torch.float64))
+
+
+def small_problem() -> tuple[nn.Sequential, Tensor, Tensor, rl.Prevalence]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, y = torch.randn(600, 3, dtype=torch.float64), torch.arange(600) % 3
+    return model, x + nn.functional.one_hot(y, 3), y, rl.Prevalence([0.7, 0.25, 0.05], [1 / 3] * 3)
 
 
 def estimate(log_m: Tensor) -> MinibatchEstimate:

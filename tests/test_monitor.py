@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.losses.batch import class_batch
-from rightloss.losses.monitor import FALSE_ALARMS, Monitor
+from rightloss.losses.monitor import FALSE_ALARMS, Monitor, _Average
 from rightloss.tensors import tensor_of
 
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
@@ -74,14 +74,6 @@ def show(criterion: Any, labels: Callable[[int], Tensor], batches: int) -> None:
 
 
 class TestLabels:
-    @pytest.mark.long
-    def test_two_hundred_batches_without_a_positive_are_noticed(self) -> None:
-        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001, sampling=0.5))
-        (message,) = warned(lambda: feed(criterion, lambda _: torch.zeros(4, dtype=torch.long), 200))
-        assert MIX in message
-        assert "class 0 makes up 1 " in message
-        assert "from_labels" in message
-
     @pytest.mark.long
     @pytest.mark.parametrize("name", LOSSES)
     def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
@@ -187,6 +179,14 @@ class TestMeanPrediction:
         assert warned(lambda: train(criterion, 0, 300)) == []
 
 
+def test_a_running_mean_has_the_standard_error_of_the_batches() -> None:
+    values, average = torch.randn(9, 2, dtype=torch.float64), _Average()
+    for each in values:
+        average.add(each)
+    torch.testing.assert_close(average.mean, values.mean(0))
+    torch.testing.assert_close(average.standard_error, values.std(0) / 3)
+
+
 class TestLogits:
     @pytest.mark.parametrize("name", ["information gain", "log-likelihood"])
     def test_probabilities_are_noticed_at_once(self, name: str) -> None:
@@ -202,7 +202,9 @@ class TestLogits:
 def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
     wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 200]
-    assert len(warned(lambda: feed(criterion, *wrong))) == 1
+    (message,) = warned(lambda: feed(criterion, *wrong))
+    for words in (MIX, "class 0 makes up 1 ", "from_labels"):
+        assert words in message
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", rl.PrevalenceWarning)

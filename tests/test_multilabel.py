@@ -54,6 +54,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         r"a multi-label matrix of shape \(n, L\)",
     ),
     "uncertain labels": (lambda: rl.Prevalence.from_label_matrix([[0, 1], [1, -1]], [0.1, 0.1]), "but got -1: .*uncertain"),
+    "too many findings for patterns": (
+        lambda: rl.Prevalence.from_label_matrix(np.eye(63), np.eye(63)),
+        "at most 62 findings for weights by pattern, but got 63",
+    ),
     "a finding that nobody has": (lambda: rl.Prevalence.from_label_matrix([[0, 1], [0, 0]], [0.1, 0.1]), r"column\(s\) \[0\]"),
     "logits": (lambda: rl.retarget(LOGITS, findings(), [0.5, 0.5, 0.5]), "logsigmoid"),
     "NaN": (lambda: rl.retarget(np.full((2, 3), np.nan), findings(), [0.5] * 3), "without NaN"),
@@ -142,6 +146,7 @@ class TestSampledByAnyFinding:
         prevalence = rl.Prevalence.from_label_matrix(y, population=y)
         assert prevalence.patterns is not None
         np.testing.assert_allclose(prevalence.patterns.of_rows(y), 1)
+        assert pickle.loads(pickle.dumps(prevalence)) == prevalence != rl.Prevalence.multilabel(list(prevalence))
 
     def test_rates_that_contradict_the_sampling_are_refused(self) -> None:
         y, _ = self.drawn()
@@ -203,8 +208,13 @@ class TestPredictions:
         moved = rl.undo_sampling(LOG_PROBS, pos_weight=weights, labels=LABELS, population=findings())
         offset = logit(findings().population) - logit(LABELS.mean(0)) - np.log(weights)
         np.testing.assert_allclose(moved, log_expit(LOGITS + offset), rtol=0, atol=1e-12)
-        drawn = rl.undo_sampling(LOG_PROBS, sampling=SAMPLED, population=findings())
-        np.testing.assert_allclose(drawn, rl.retarget(LOG_PROBS, SAMPLED, findings()), rtol=0, atol=1e-12)
+        for sampling in (SAMPLED, findings()):
+            drawn = rl.undo_sampling(LOG_PROBS, sampling=sampling, population=findings())
+            np.testing.assert_allclose(drawn, rl.retarget(LOG_PROBS, SAMPLED, findings()), rtol=0, atol=1e-12)
+        one, three = (
+            rl.undo_sampling(LOG_PROBS, sampling=findings(), pos_weight=w, population=findings()) for w in (2.0, [2.0] * 3)
+        )
+        np.testing.assert_array_equal(one, three)
 
     def test_columns_of_a_frame_are_taken_by_their_names(self) -> None:
         frame = pd.DataFrame(LOG_PROBS, columns=findings().names)[["nodule", "edema", "mass"]]

@@ -46,19 +46,6 @@ def batch(seed: int, rows: int = 40) -> tuple[Tensor, Tensor]:
     return logits, (torch.rand(rows, 3, generator=generator) < torch.tensor(SAMPLED)).double()
 
 
-def fit(model: nn.Module, x: Tensor, y: Tensor, prevalence: MultilabelPrevalence) -> None:
-    """Train to convergence."""
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = rl.information_gain_loss(model(x), y, prevalence)
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-
-
 class TestLosses:
     @pytest.mark.parametrize(
         ("name", "reduction"),
@@ -87,14 +74,6 @@ class TestLosses:
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
             gradients = [torch.autograd.grad(each.sum(), logits)[0] for each in (found, expected)]
             torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
-
-    def test_logit_adjustment_is_binary_cross_entropy_with_an_offset(self) -> None:
-        logits, y = batch(0)
-        offset = torch.logit(tensor_of(findings().sampling)) - torch.logit(tensor_of(findings().population))
-        expected = F.binary_cross_entropy_with_logits(logits + offset, y)
-        torch.testing.assert_close(rl.logit_adjusted_loss(logits, y, findings()), expected)
-        plain = rl.log_likelihood_loss(logits, y, findings())
-        torch.testing.assert_close(plain, F.binary_cross_entropy_with_logits(logits, y))
 
     def test_functions_are_the_first_batch_of_the_modules(self) -> None:
         logits, y = batch(1)
@@ -143,18 +122,6 @@ class TestLosses:
         assert unreduced.shape == (2, 3, 3, 4)
         rows = rl.information_gain_loss(logits, y, findings(), reduction="none")
         torch.testing.assert_close(unreduced, rows.reshape(2, 3, 4, 3).movedim(-1, 1))
-
-    @pytest.mark.long
-    def test_training_gives_each_finding_its_own_rate(self) -> None:
-        prevalence, generator = findings(), torch.Generator().manual_seed(0)
-        y = (torch.rand(6000, 3, generator=generator) < tensor_of(prevalence.sampling)).float()
-        x = torch.randn(6000, 3, generator=generator) + y
-        model = nn.Linear(3, 3)
-        fit(model, x, y, prevalence)
-        truth = (torch.rand(200_000, 3, generator=generator) < tensor_of(prevalence.population)).float()
-        with torch.no_grad():
-            mean = model(torch.randn(200_000, 3, generator=generator) + truth).sigmoid().mean(0)
-        assert torch.allclose(mean.double(), tensor_of(prevalence.population), rtol=0.1)
 
     def test_a_wrong_mix_is_reported_with_the_name_of_the_finding(self) -> None:
         criterion = rl.LogitAdjustedLoss(rl.Prevalence.multilabel({"edema": 0.1, "mass": 0.1}, sampling=[0.3, 0.5]))
@@ -227,42 +194,30 @@ def associated(rows: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 2, dtype=torch.float64, generator=generator) + y * torch.tensor([2.0, 1.0]), y
 
 
-class TestSampledByAnyFinding:
-    """Images with any finding are drawn as often as those without: among images without B, those with A are too frequent."""
+def drawn_by_any(rows: int) -> tuple[Tensor, Tensor]:
+    """Findings of images that were drawn by whether they have any finding, and those of their archive."""
+    _, y = associated(rows, 0)
+    ill, well = torch.nonzero(y.any(1)).flatten(), torch.nonzero(~y.any(1)).flatten()
+    return y[torch.cat([ill, well[: len(ill)]])], y
 
-    def drawn(self, rows: int = 160_000) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = associated(rows, 0)
-        ill, well = torch.nonzero(y.any(1)).flatten(), torch.nonzero(~y.any(1)).flatten()
-        chosen = torch.cat([ill, well[: len(ill)]])
-        return x[chosen], y[chosen], y
 
-    def fitted(self, x: Tensor, y: Tensor, prevalence: MultilabelPrevalence) -> nn.Module:
-        """A model flexible enough for B's dependence on A: quadratic in x, fitted to convergence."""
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(2, 12), nn.Tanh(), nn.Linear(12, 2)).double()
-        rl.start_at_prevalence(model[2], prevalence)
-        fit(model, x, y, prevalence)
-        return model
-
-    @pytest.mark.long
-    def test_risks_are_right_with_weights_by_pattern_and_wrong_without(self) -> None:
-        x, y, archive = self.drawn()
-        rates = archive.mean(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rl.PrevalenceWarning)
-            apart = rl.Prevalence.from_label_matrix(y, population=rates)
-        ways = {"apart": apart, "any": rl.Prevalence.from_label_matrix(y, population=rates, sampled_by="any")}
-        new, truth = associated(200_000, 1)
-        likely = new[:, 0] > 2
-        observed = float(truth[likely, 1].mean())
-        with torch.no_grad():
-            risks = {name: float(self.fitted(x, y, way)(new).sigmoid()[likely, 1].mean()) for name, way in ways.items()}
-        assert risks["apart"] < 0.5 * observed
-        assert risks["any"] == pytest.approx(observed, rel=0.1)
+class TestSampledByFindings:
+    def test_losses_weight_the_rows_of_each_finding_by_their_pattern(self) -> None:
+        y, archive = drawn_by_any(4000)
+        together, logits = rl.Prevalence.from_label_matrix(y, population=archive), torch.randn(len(y), 2, dtype=torch.float64)
+        assert together.patterns is not None
+        weights = together.patterns.of_rows(y)
+        assert float(weights.std()) > 0.1
+        for loss in (rl.InformationGainLoss.as_published, rl.LogitAdjustedLoss):
+            own = [
+                loss(each, rl.Bernoulli())(logits[:, column], y[:, column].long(), sample_weight=weights[:, column])
+                for column, each in enumerate(together)
+            ]
+            torch.testing.assert_close(loss(together)(logits, y), torch.stack(own).mean())
 
     @pytest.mark.long
     def test_weights_by_pattern_are_the_same_for_tensors_arrays_and_compiled_code(self) -> None:
-        _, y, archive = self.drawn(4000)
+        y, archive = drawn_by_any(4000)
         prevalence = rl.Prevalence.from_label_matrix(y, population=archive)
         assert prevalence.patterns is not None
         found = prevalence.patterns.of_rows(y)
@@ -288,6 +243,12 @@ class TestPredictions:
         torch.testing.assert_close(layer(x, to.expand(5, 3)), expected)
         with pytest.raises(ValueError, match="multi-label"):
             layer(x, torch.tensor([0.4, 0.6]))
+        with pytest.raises(ValueError, match="strictly between 0 and 1"):
+            layer(x, torch.tensor([0.4, 0.6, 1.0]))
+        with pytest.raises(ValueError, match="a logit for each of 3 findings"):
+            rl.PrevalenceLayer(nn.Linear(4, 2), findings())(x)
+        with pytest.raises(ValueError, match="names of the prevalence"):
+            rl.PrevalenceLayer(model, findings(), classes=["edema", "mass", "node"])
 
     def test_a_saved_layer_keeps_rates_and_names(self, tmp_path: Path) -> None:
         model, x = nn.Linear(4, 3), torch.randn(5, 4)

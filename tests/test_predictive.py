@@ -62,14 +62,6 @@ class TestPredictive:
         np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
         np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
 
-    def test_it_is_the_prediction_with_the_intercepts_moved(self) -> None:
-        posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
-        draws = posterior.distribution.draws.clone()  # type: ignore[attr-defined]
-        draws[:, -3:] += to.log() - tensor_of(prevalence_of(posterior).population).log()  # the output's biases come last
-        model, layout = posterior.module(), posterior.layout
-        moved = Posterior(model, prevalence_of(posterior).retarget(to), Categorical(3), Particles(draws), layout)
-        torch.testing.assert_close(predictive(posterior, X, to), moved.predict(X).log_probs)
-
     def test_retargeting_the_average_weights_the_draws(self) -> None:
         posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
         ratio = to / tensor_of(prevalence_of(posterior).population)
@@ -88,13 +80,6 @@ class TestPredictive:
             torch.testing.assert_close(predictive(posterior, X, to), expected)
         found = predictive(posterior, X.numpy(), 0.1, batch_size=2)
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
-
-    def test_draws_are_those_of_the_generator(self) -> None:
-        posterior = posterior_of_net(kind="DiagonalGaussian")
-        to, prevalence = population(3, 3), prevalence_of(posterior)
-        assert torch.equal(predictive(posterior, X, to), predictive(posterior, X, to))
-        found = predictive(posterior, X, prevalence, samples=7, generator=generator(1))
-        torch.testing.assert_close(found, posterior.predict(X, 7, generator(1)).log_probs)
 
     def test_bad_input_is_refused(self) -> None:
         posterior = posterior_of_net()

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from members import assert_mean_is, assert_refused, generator, unchecked_types
 from scipy.stats import chisquare
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from rightloss.losses import LogitAdjustedLoss
 from rightloss.prevalence import Prevalence
 from rightloss.sampling import (
     RebalancedSampler,
@@ -138,16 +137,6 @@ class TestBatches:
         assert [labels[batch].bincount(minlength=len(rates)).tolist() for batch in sampler] == [counts] * 40
         torch.testing.assert_close(sampler.sampling, torch.tensor(counts).double() / batch_size)
 
-    def test_counts_are_the_nearest_whole_numbers_wherever_no_class_would_go_empty(self) -> None:
-        whole = torch.cartesian_prod(*[torch.arange(13)] * 3)
-        whole = whole[whole.sum(1) == 12]
-        labels = torch.arange(3).repeat(12)
-        for rates in torch._sample_dirichlet(torch.ones(30, 3).double(), generator=generator()):
-            nearest = whole[(whole - 12 * rates).square().sum(1).argmin()]
-            counts = (StratifiedBatchSampler(labels, Prevalence(rates, rates), 12, 1).sampling * 12).round().long()
-            assert int(counts.sum()) == 12
-            assert torch.equal(counts, nearest) if bool((nearest > 0).all()) else bool((counts > 0).all())
-
     @pytest.mark.parametrize("size", [1, 3, 5, 9])
     def test_all_examples_of_a_class_are_used_equally_often(self, size: int) -> None:
         sampler = StratifiedBatchSampler([0] * 50 + [1] * size, BINARY, 8, 6 * size, generator())
@@ -221,29 +210,6 @@ class TestPool:
             assert sorted(labelled.flatten().tolist()) == sorted([*range(30)] * 2)
             assert sorted(itertools.chain(*StratifiedBatchSampler(labels, POSITIVE, 10))) == [*range(30)]
         assert len(list(RebalancedSampler(labels, POSITIVE))) == 30
-
-    @pytest.mark.parametrize(
-        ("prevalence", "labels"),
-        [(Prevalence.binary(0.02, sampling=0.2), [0] * 32 + [1] * 8), (POSITIVE, [1] * 40)],
-        ids=["binary", "positive"],
-    )
-    def test_an_epoch_that_uses_each_once_has_the_mean_loss_and_gradient_of_all(
-        self, prevalence: Prevalence, labels: list[int]
-    ) -> None:
-        x = torch.randn(100, 3, dtype=torch.float64, generator=generator())
-        weights = torch.randn(3, 2, dtype=torch.float64, generator=generator(1), requires_grad=True)
-        sampler = SemiSupervisedBatchSampler(labels, 60, prevalence, 10, 15, generator=generator())
-        dataset = SemiSupervisedDataset(TensorDataset(x[:40], torch.tensor(labels)), TensorDataset(x[40:]))
-        criterion, losses = LogitAdjustedLoss(sampler.prevalence, unlabelled_evidence=0.0), []
-        for inputs, y in DataLoader(dataset, batch_sampler=sampler):
-            labelled, target, unlabelled = split_unlabelled(inputs @ weights, y)
-            losses.append(criterion(labelled, target, unlabelled=unlabelled))
-        assert len(losses) == 4
-        whole = criterion(x[:40] @ weights, torch.tensor(labels), unlabelled=x[40:] @ weights)
-        by_batch = torch.stack(losses).mean()
-        torch.testing.assert_close(by_batch, whole, rtol=1e-12, atol=0)
-        ours, theirs = (torch.autograd.grad(loss, weights)[0] for loss in (by_batch, whole))
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 class TestReproducibility:
@@ -602,21 +568,6 @@ class TestSplit:
         labelled, y, unlabelled = split_unlabelled(torch.arange(3), votes)
         assert (labelled.tolist(), unlabelled.tolist()) == ([1, 2], [0])
         assert torch.equal(y, votes[1:])
-
-    def test_gradients_reach_the_rows_that_they_belong_to(self) -> None:
-        outputs = torch.randn(5, 2, dtype=torch.float64, generator=generator(), requires_grad=True)
-        target = torch.tensor([-100, 1, 0, -100, 1])
-        labelled, _, unlabelled = split_unlabelled(outputs, target)
-        weights = torch.arange(1.0, 11.0, dtype=torch.float64).view(5, 2)
-        loss = (weights[[1, 2, 4]] * labelled).sum() - (weights[[0, 3]] * unlabelled).sum()
-        (slope,) = torch.autograd.grad(loss, outputs)
-        assert torch.equal(slope, torch.where(target[:, None] >= 0, weights, -weights))
-
-    def test_both_parts_come_from_one_batch_norm(self) -> None:
-        x, y = torch.randn(8, 3, generator=generator()), torch.tensor([0, 1, 0, 1] + [-100] * 4)
-        norm = nn.BatchNorm1d(3, affine=False, momentum=1.0)
-        labelled, _, unlabelled = split_unlabelled(norm(x), y)
-        torch.testing.assert_close(torch.cat([labelled, unlabelled]).mean(0), torch.zeros(3), atol=1e-6, rtol=0)
 
     BAD: tuple[tuple[Callable[[], Any], str], ...] = (
         (lambda: split_unlabelled(torch.zeros(3, 2), torch.zeros(4).long()), r"shapes \(3, 2\) and \(4,\)"),

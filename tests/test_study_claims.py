@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import json
 import math
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +20,13 @@ from rightloss.study import PRESETS, paper
 from rightloss.study.config import NETS, StudyConfig
 from rightloss.study.results import CellKey
 from rightloss.study.summary import CellPair, CellSummary, PairedFigure, PaperCheck, Summary
-from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.claims import RATING_RULES, rating_claims
 from rightloss.study.summary.comparisons import RULE_FIGURES
 from rightloss.study.summary.contract import Outcome
 from rightloss.study.summary.summarise import paper_checks
+
+sys.path.append(str(Path(__file__).parent.parent / "docs"))
+across: Any = importlib.import_module("scripts.across_studies")
 
 SIMILAR, RANKING = "the losses are similar", "the weighted loss has a lower AUC"
 SENSITIVITY, SOME = "the weighted loss has a sensitivity of 0", "has a sensitivity above 0"
@@ -118,11 +123,7 @@ def test_the_papers_own_pattern_reproduces_in_every_check_which_gives_its_figure
             "difference in log-lik. 0.000 (−0.010 to +0.010), AUC 0.000 (−0.010 to +0.010)",
         ),
         ("Table 1, Fig. 3", "", "difference in AUC +0.200 (+0.100 to +0.300)"),
-        (
-            "Table 1",
-            "TPR bayesIG 0.33, wLoss 0",
-            "TPR 0.000 (0.000 to 0.020); minus weighted loss +0.200 (+0.100 to +0.300)",
-        ),
+        ("Table 1", "TPR bayesIG 0.33, wLoss 0", "TPR 0.000 (0.000 to 0.020); minus weighted loss +0.200 (+0.100 to +0.300)"),
         ("Table 1", "bayesIG −0.027, wLoss −0.0074", "difference in log-lik. −0.200 (−0.300 to −0.100)"),
         ("Fig. 3", "", "0.3 to 0.001: 0.0000 (−0.0050 to +0.0050)"),
         ("Table 1, by its figures", f"log-lik. bayesIG −0.027, always π {blind}", "skill −0.20 (−0.30 to −0.10)"),
@@ -182,9 +183,7 @@ def test_near_zero_is_an_interval_up_to_a_twentieth_and_trivial(tpr: Figure, exp
         (NONE, "undecided"),
     ],
 )
-def test_a_sensitivity_above_0_is_above_that_of_the_weighted_loss_by_more_than_a_twentieth(
-    difference: Figure, expected: str
-) -> None:
+def test_a_sensitivity_above_0_is_a_twentieth_above_that_of_the_weighted_loss(difference: Figure, expected: str) -> None:
     assert verdict(SOME, all_rows(), rare(tpr=difference)) == expected
 
 
@@ -207,9 +206,7 @@ def test_lower_and_nearer_are_below_the_weighted_loss_and_a_better_ranking_above
         (Figure(-math.inf, reason="a probability of 0"), "reproduces", "does not"),
     ],
 )
-def test_worse_than_always_answering_the_prevalence_is_by_interval_and_the_default_is_apart(
-    skill: Figure, worse: str, never: str
-) -> None:
+def test_worse_than_always_answering_the_prevalence_is_by_interval(skill: Figure, worse: str, never: str) -> None:
     assert verdict(CONSTANT, all_rows(published=skill), []) == worse
     rows = [*(each for each in all_rows() if each.key != key("information-gain", 0.3)), row("information-gain", 0.3, skill)]
     assert verdict(NEVER, rows, []) == never, "at one prevalence of two"
@@ -232,13 +229,13 @@ def test_an_auc_that_falls_by_less_than_a_hundredth_is_steady(change: Figure, fa
 
 def test_each_published_form_start_and_net_has_checks_of_its_own_those_of_a_claim_together() -> None:
     losses = ("information-gain", "published", "published-running", "weighted")
-    config = dataclasses.replace(CONFIG, losses=losses, starts=("population", "equal"))
+    config = replace(CONFIG, losses=losses, starts=("population", "equal"))
     rows = []
     for start, skill in (("population", BETTER), ("equal", WORSE)):
         for net in ("convnet", "inception"):
             for loss in losses:
                 each = row(loss, 0.001, skill if loss == "published-running" else EVEN)
-                rows.append(dataclasses.replace(each, key=each.key._replace(start=start, net=net)))
+                rows.append(replace(each, key=each.key._replace(start=start, net=net)))
     every = paper_checks(rows, [], config)
     about = [each.about for each in every]
     assert sum(one != other for one, other in zip(about[1:], about, strict=False)) == len(set(about)) - 1
@@ -253,7 +250,7 @@ def test_each_published_form_start_and_net_has_checks_of_its_own_those_of_a_clai
 
 
 def test_without_a_published_form_the_default_stands_in_and_without_the_papers_cases_there_is_no_check() -> None:
-    config = dataclasses.replace(CONFIG, losses=("information-gain", "weighted"))
+    config = replace(CONFIG, losses=("information-gain", "weighted"))
     rows = [each for each in all_rows() if each.key.loss != "published"]
     found = paper_checks(rows, [each for each in all_comparisons() if each.ours.loss == "information-gain"], config)
     assert not any("as published" in each.about for each in found)
@@ -262,7 +259,7 @@ def test_without_a_published_form_the_default_stands_in_and_without_the_papers_c
     sweep = StudyConfig("sweep", losses=("information-gain", "corrected"), populations=(0.1,))
     rows = [row("information-gain", 0.1, BETTER), row("corrected", 0.1, BETTER)]
     assert paper_checks(rows, [comparison("information-gain", "corrected", 0.1, EVEN, EVEN)], sweep) == ()
-    assert paper_checks(all_rows(), all_comparisons(), dataclasses.replace(CONFIG, unlabelled=0.5)) == ()
+    assert paper_checks(all_rows(), all_comparisons(), replace(CONFIG, unlabelled=0.5)) == ()
 
 
 @pytest.mark.parametrize(
@@ -276,7 +273,7 @@ def test_without_a_published_form_the_default_stands_in_and_without_the_papers_c
         ([WORSE, WORSE], "does not", "does not"),
     ],
 )
-def test_together_is_better_if_ahead_and_an_approximation_holds_if_less_than_three_hundredths_of_skill_behind(
+def test_together_is_ahead_and_an_approximation_less_than_0_03_behind(
     figures: list[Figure], together: str, approximated: str
 ) -> None:
     def against(about: str, **ours: Any) -> list[CellPair]:
@@ -285,7 +282,7 @@ def test_together_is_better_if_ahead_and_an_approximation_holds_if_less_than_thr
         pairs = [{"expected_log_likelihood": PairedFigure(figure, 5, 3, 2)} for figure in figures]
         return [CellPair(about, each._replace(**ours), each, pair) for each, pair in zip(keys, pairs, strict=True)]
 
-    balanced = dataclasses.replace(CONFIG, task="balanced", nets=("convnet", "metadata", "both"))
+    balanced = replace(CONFIG, task="balanced", nets=("convnet", "metadata", "both"))
     assert verdict("together", [], against("net", net="both"), balanced) == together
     assert verdict("standard strategy: ensemble", [], against("inference", inference="ensemble")) == approximated
 
@@ -297,39 +294,37 @@ def test_together_is_better_if_ahead_and_an_approximation_holds_if_less_than_thr
     ("raw", "rebalanced", "expected"),
     [(EVEN, Figure(0.1, 0.0, 0.2), "undecided"), (WORSE, BETTER, "reproduces"), (BETTER, WORSE, "does not")],
 )
-def test_less_degraded_when_raw_needs_both_studies_and_an_interval_of_their_difference_above_0(
+def test_less_degraded_when_raw_needs_both_studies_and_an_interval_above_0(
     raw: Figure, rebalanced: Figure, expected: str
 ) -> None:
     def study(minibatches: str, auc: Figure) -> Summary:
         (found,) = rare(auc=auc)
         ours, theirs = (each._replace(minibatches=minibatches) for each in (found.ours, found.theirs))
-        config = dataclasses.replace(CONFIG, minibatches=(minibatches,))
+        config = replace(CONFIG, minibatches=(minibatches,))
         return Summary(config, 0, (), (CellPair(found.about, ours, theirs, found.differences),), ())
 
-    (found, *others) = checks_across([study("raw", raw), study("rebalanced", rebalanced)])
+    (found, *others) = across.checks_across([study("raw", raw), study("rebalanced", rebalanced)])
     assert (found.verdict, found.where) == (expected, "readers' outlines, ConvNet")
     half = math.hypot(raw.value - raw.low, rebalanced.high - rebalanced.value)
     low, high = (f"{rebalanced.value - raw.value + sign * half:+.3f}".replace("-", "−") for sign in (-1, 1))
     assert f"({low} to {high})" in found.ours
-    assert {each.verdict for each in checks_across([study("raw", raw)])} == {"cannot be tested"}
+    assert {each.verdict for each in across.checks_across([study("raw", raw)])} == {"cannot be tested"}
     assert all(each.ours and each.place for each in others)
 
 
 @pytest.mark.parametrize(
     ("second", "expected"), [("reproduces", "reproduces"), ("undecided", "reproduces"), ("does not", "does not")]
 )
-def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_not_in_the_same_study(
-    second: Outcome, expected: str
-) -> None:
+def test_trends_differ_if_a_net_reproduces_what_another_of_the_study_does_not(second: Outcome, expected: str) -> None:
     def nets(**verdicts: Outcome) -> Summary:
-        config = dataclasses.replace(CONFIG, nets=("convnet", "inception"))
+        config = replace(CONFIG, nets=("convnet", "inception"))
         checks = tuple(PaperCheck("a claim", "", each, setting={"net": net}) for net, each in verdicts.items())
         return Summary(config, 0, (), (), checks)
 
-    found = checks_across([nets(convnet="reproduces", inception=second)])[0]
+    found = across.checks_across([nets(convnet="reproduces", inception=second)])[0]
     assert (found.about, found.verdict) == ("the trends are similar across architectures", expected)
     apart = [nets(convnet="reproduces", inception="undecided"), nets(convnet="undecided", inception="does not")]
-    assert checks_across(apart)[0].verdict == "reproduces"
+    assert across.checks_across(apart)[0].verdict == "reproduces"
 
 
 @pytest.mark.parametrize(
@@ -352,14 +347,14 @@ def test_a_claim_is_decided_by_all_its_decided_checks_and_mixed_by_the_one_facto
         PaperCheck("a claim", "", each, setting={name: letters[place] for name, letters in settings.items()})
         for place, each in enumerate(verdicts)
     ]
-    (found,) = by_claim(checks)
+    (found,) = across.by_claim(checks)
     assert (found.overall, found.depends_on) == (overall, depends_on)
     assert sum(found.counts.values()) == len(checks)
 
 
 def test_trivial_claims_are_counted_apart_and_our_own_not_at_all() -> None:
     checks = paper_checks(all_rows(), all_comparisons(), CONFIG)
-    counted, trivial = by_claim(checks), by_claim(checks, trivial=True)
+    counted, trivial = across.by_claim(checks), across.by_claim(checks, trivial=True)
     assert [each.overall for each in trivial if SENSITIVITY in each.claim] == ["reproduces"]
     assert {each.claim for each in (*counted, *trivial)} == {each.about for each in checks if NEVER not in each.about}
 
@@ -404,7 +399,7 @@ def rated(
         (-0.026, -0.2, "does not", "mean"),
     ],
 )
-def test_accuracies_reproduce_if_by_one_rule_their_intervals_reach_the_papers(
+def test_accuracies_reproduce_if_by_one_rule_they_reach_the_papers(
     mean: float, majority: float, expected: str, rule: str
 ) -> None:
     for about in (EXACT, CLOSE, MALIGNANT):
@@ -416,7 +411,7 @@ def test_accuracies_reproduce_if_by_one_rule_their_intervals_reach_the_papers(
 
 
 def test_every_published_form_is_checked_for_each_data_set_and_no_other_loss() -> None:
-    config = dataclasses.replace(RATED, losses=("information-gain", "published", "published-network", "weighted"))
+    config = replace(RATED, losses=("information-gain", "published", "published-network", "weighted"))
     rows = [rated(), rated("published-network", majority=-0.5, mean=-0.5), rated("information-gain"), rated("weighted")]
     found = [each for each in rating_claims(rows, [], config) if CLOSE in each.about]
     assert [(each.where, each.verdict) for each in found] == [
@@ -432,9 +427,7 @@ def test_every_published_form_is_checked_for_each_data_set_and_no_other_loss() -
 @pytest.mark.parametrize(
     ("mean", "majority", "expected"), [(0.1, -0.1, "reproduces"), (0.0, -0.1, "undecided"), (-0.1, -0.1, "does not")]
 )
-def test_rating_1_is_the_hardest_if_by_one_rule_its_distance_to_2_to_4_is_above_0(
-    mean: float, majority: float, expected: str
-) -> None:
+def test_rating_1_is_the_hardest_if_by_one_rule_its_distance_is_above_0(mean: float, majority: float, expected: str) -> None:
     margins = {"mean_off_by_one_margin": around(mean), "majority_off_by_one_margin": around(majority)}
     assert verdict(EXTREMES, [rated(others=margins)], (), RATED) == expected
 

@@ -14,40 +14,16 @@ from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED
 
 UNLABELLED = StudyConfig("quick", losses=("information-gain", "published", ADJUSTED, "weighted"), unlabelled=0.8)
 WEIGHED = dataclasses.replace(UNLABELLED, unlabelled_weight=3.0)
-# A value of each field that is not its own.
-OTHER: dict[str, Any] = {
-    "data": "elsewhere",
-    "digest": "1234",
-    "task": "balanced",
-    "net": "inception",
-    "likelihood": "onion-peeling",
-    "loss": "weighted",
-    "start": "equal",
-    "inference": "ensemble",
-    "population": 0.25,
-    "evidence": 0.5,
-    "minibatches": "raw",
-    "fold": 3,
-    "num_folds": 7,
-    "seed": 5,
-    "training": Training(steps=77),
-    "unlabelled": 0.5,
-    "unlabelled_weight": 3.0,
-}
-OTHER_TRAINING: dict[str, Any] = {
-    "steps": 77,
-    "batch_size": 8,
-    "views": 6,
-    "test_views": 3,
-    "learning_rates": (0.5,),
-    "checkpoints": 2,
-    "weight_decay": 0.0,
-    "averaging": 0.5,
-    "small": False,
-    "members": 2,
-    "prior_scales": (0.5,),
-    "precision": "bf16-mixed",
-}
+OF_TABLES: dict[str, Any] = {"nets": ("mlp",), "minibatches": ("raw",), "inferences": ("laplace",)}
+
+
+def another(value: Any) -> Any:
+    """A value of a run's or its training's field that is not its own."""
+    if isinstance(value, bool | str):
+        return "64-true" if isinstance(value, str) else not value
+    if isinstance(value, tuple):
+        return (*value, 0.5)
+    return value + 3 if isinstance(value, int) else (value or 0.0) + 0.001
 
 
 def through_json(content: Any) -> Any:
@@ -63,9 +39,10 @@ def test_a_config_and_its_runs_come_back_from_json_as_they_were(config: StudyCon
 
 def test_everything_that_a_result_depends_on_is_in_its_files_name() -> None:
     run = PRESETS["quick"].runs()[0]
-    others = [dataclasses.replace(run, **{name: OTHER[name]}) for name in vars(run)]
-    trained = [dataclasses.replace(run.training, **{name: OTHER_TRAINING[name]}) for name in vars(run.training)]
-    others += [dataclasses.replace(run, training=each) for each in trained]
+    fields = {name: value for name, value in vars(run).items() if name != "training"}
+    others = [dataclasses.replace(run, **{name: another(value)}) for name, value in fields.items()]
+    for name, value in vars(run.training).items():
+        others.append(dataclasses.replace(run, training=dataclasses.replace(run.training, **{name: another(value)})))
     assert len({run.key, *(each.key for each in others)}) == 1 + len(others)
 
 
@@ -149,16 +126,7 @@ def test_the_papers_tables_have_both_nets_both_prevalences_and_five_of_ten_folds
         ({"unlabelled_weight": 3.0}, "got 3 and none"),
         ({"losses": (ADJUSTED, ADJUSTED_LABELLED)}, "add --unlabelled 0.8, say, or take 'logit-adjusted'"),
         ({"unlabelled": 0.8, "losses": ("published", "published-network")}, "but got published-network"),
-        (
-            {
-                "unlabelled": 0.8,
-                "nets": ("mlp",),
-                "minibatches": ("raw",),
-                "inferences": ("laplace",),
-                "losses": ("published-running",),
-            },
-            "but got published-running",
-        ),
+        ({"unlabelled": 0.8, "losses": ("published-running",), **OF_TABLES}, "but got published-running"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(changes: dict[str, Any], came: str) -> None:
@@ -168,16 +136,8 @@ def test_a_grid_that_makes_no_sense_is_refused(changes: dict[str, Any], came: st
 @pytest.mark.parametrize(
     "changes",
     [
-        {"steps": 0},
-        {"views": 4},
-        {"checkpoints": 301},
-        {"learning_rates": ()},
-        {"learning_rates": [0.001]},
-        {"prior_scales": (0.0,)},
-        {"prior_scales": (float("inf"),)},
-        {"weight_decay": -1.0},
-        {"averaging": 1.0},
-        {"precision": "7-bit"},
+        *({"steps": 0}, {"views": 4}, {"checkpoints": 301}, {"weight_decay": -1.0}, {"averaging": 1.0}, {"precision": "7-bit"}),
+        *({"learning_rates": ()}, {"learning_rates": [0.001]}, {"prior_scales": (0.0,)}, {"prior_scales": (float("inf"),)}),
     ],
 )
 def test_training_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from nodule_files import NODULES, SIDE, small_archive
 from rightloss.lidc import binary_set, write_archive
 from rightloss.lidc.splits import split_labels
 from rightloss.study.config import Source, StudyConfig, Training
-from rightloss.study.datasets import check_sources, source_of, study_data, summary_of
+from rightloss.study.datasets import check_sources, parts_of, source_of, study_data, summary_of
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def test_parts_share_no_patient_and_miss_no_nodule_and_a_summary_knows_which_are
     data, summary = study_data(source, task), summary_of(source, task)
     tested = []
     for fold in range(4):
-        parts = data.parts(fold, 4)
-        people = [set(np.asarray(data.sets[0].patients)[rows].tolist()) for rows in parts]
+        parts = parts_of(data, fold, 4)
+        people = [set(np.asarray(data.patients)[rows].tolist()) for rows in parts]
         assert sum(map(len, people)) == len(set().union(*people))
         assert sorted(torch.cat(parts).tolist()) == list(range(len(data.labels)))
         assert summary.tested(fold, 4).tolist() == parts.test.tolist()
@@ -81,7 +81,7 @@ def test_a_summary_shows_the_nodules_as_they_are(source: Source) -> None:
     np.testing.assert_allclose(summary.votes.sum(1), 1, atol=1e-6)
     assert (summary.ratings.sum(), len(set(summary.patients.tolist()))) == (3 * NODULES, 60)
     volumes = summary_of(Source("contours"), "balanced")
-    middle = study_data(Source("contours"), "balanced").sets[0].images([5])[0, 32, 12:52, 12:52]
+    middle = study_data(Source("contours"), "balanced").images([5])[0, 32, 12:52, 12:52]
     assert volumes.pictures.shape == (679, 40, 40)
     np.testing.assert_array_equal(volumes.pictures[5], (255 * middle.float()).round().to(torch.uint8).numpy())
 
@@ -95,8 +95,12 @@ def test_nodulemnist_has_its_published_parts_as_one_fold(tmp_path: Path) -> None
     np.savez(tmp_path / "nodulemnist3d.npz", **arrays)
     source = source_of(str(tmp_path / "nodulemnist3d.npz"))
     check_sources(StudyConfig("quick", sources=(source,), folds=1))
-    parts, summary = study_data(source, "binary").parts(0, 10), summary_of(source, "binary")
+    data, summary = study_data(source, "binary"), summary_of(source, "binary")
+    parts = parts_of(data, 0, 10)
     assert [len(part) for part in parts] == [1158, 165, 310]
+    for name, part in zip(("train", "val", "test"), parts, strict=True):
+        np.testing.assert_array_equal(data.labels[part], arrays[f"{name}_labels"][:, 0])
+        np.testing.assert_array_equal(data.volumes(part[-2:]), arrays[f"{name}_images"][-2:])
     assert (summary.pictures.shape, len(set(summary.patients.tolist()))) == ((1633, 28, 28), 1633)
     assert summary.tested(0, 10).tolist() == parts.test.tolist()
     assert_refused(lambda: check_sources(StudyConfig("quick", sources=(source,), folds=2)), "--folds 1")

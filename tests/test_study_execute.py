@@ -63,9 +63,7 @@ def place(tmp_path: Path) -> Place:
 
 class TestWhatIsRun:
     @pytest.mark.long
-    def test_every_run_is_written_as_the_work_made_it_in_one_process_or_several_and_a_finished_study_runs_nothing(
-        self, place: Place, tmp_path: Path
-    ) -> None:
+    def test_every_run_is_written_as_the_work_made_it_in_one_process_or_several(self, place: Place, tmp_path: Path) -> None:
         results = place.run()
         assert results.missing == 0
         assert [run.config for run in results.runs] == place.config.runs()
@@ -202,9 +200,7 @@ class TestWhatIsLeft:
         assert set(contents(place.out)) - set(before) == notes
 
     @pytest.mark.long
-    def test_a_full_disk_stops_it_and_keeps_what_is_done(
-        self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_disk_keeps_what_is_done(self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save, calls = np.savez, []
 
         def full_after_three(file: Any, **arrays: Any) -> None:
@@ -240,9 +236,7 @@ def started(place: Place) -> subprocess.Popen[bytes]:
 
 class TestBeingStopped:
     @pytest.mark.long
-    def test_killed_at_two_random_moments_it_ends_with_the_same_bytes_and_leaves_no_process(
-        self, place: Place, tmp_path: Path
-    ) -> None:
+    def test_killed_at_two_random_moments_it_ends_with_the_same_bytes(self, place: Place, tmp_path: Path) -> None:
         moments = random.Random(SEED)
         for done in range(2):
             study = started(place)

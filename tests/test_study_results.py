@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def test_another_version_is_named_with_what_to_do(out: Path) -> None:
 @pytest.mark.parametrize("task", ["binary", "rating"])
 def test_one_file_gives_the_same_figures_and_verdicts(task: str, tmp_path: Path) -> None:
     """Compare two data sets; float32 costs less than the seventh digit."""
-    config = dataclasses.replace(
+    config = replace(
         CONFIG, task=task, sources=(Source("contours"), Source("other", "1")), populations=(None if task == "rating" else 0.3,)
     )
     fake_study(tmp_path / task, config, NODULES)

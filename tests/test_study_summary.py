@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from rightloss.study.results import Cell, StudyResults, cells, matched, read_stu
 from rightloss.study.summary import CellPair, CellSummary, Summary, summarise
 from rightloss.study.summary.comparisons import RULE_FIGURES, compare, paired_figures, pairs
 from rightloss.study.summary.contract import CONSTANT, COSTS
-from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
+from rightloss.study.summary.resampling import areas_of, resamples_of, weighted_auc
 from rightloss.study.summary.summarise import BINARY_FIGURES
 
 CONFIG = StudyConfig("quick", populations=(0.3, 0.001), folds=3, num_folds=5, seeds=2)
@@ -40,8 +40,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
 def few(results: StudyResults) -> StudyResults:
     """Two losses at one prevalence."""
     runs = [run for run in results.runs if run.config.population == 0.3 and run.config.loss in ("information-gain", "weighted")]
-    config = dataclasses.replace(results.config, populations=(0.3,), losses=("information-gain", "weighted"))
-    return dataclasses.replace(results, config=config, runs=tuple(runs))
+    config = replace(results.config, populations=(0.3,), losses=("information-gain", "weighted"))
+    return replace(results, config=config, runs=tuple(runs))
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,7 @@ def test_every_auc_is_that_of_sklearn_with_ties_and_weights_and_undefined_where_
 
 
 @pytest.mark.long
-def test_the_auc_is_the_mean_over_folds_and_seeds_and_other_figures_are_those_of_evaluate(
-    results: StudyResults, summary: Summary
-) -> None:
+def test_the_auc_is_the_mean_over_runs_and_other_figures_those_of_evaluate(results: StudyResults, summary: Summary) -> None:
     cell = cell_of(results, "weighted", 0.3)
     score = cell.log_probs[:, 1] - cell.log_probs[:, 0]
     runs = [(cell.fold == fold) & (cell.seed == seed) for fold in range(3) for seed in range(2)]
@@ -114,9 +112,7 @@ def test_the_auc_is_the_mean_over_folds_and_seeds_and_other_figures_are_those_of
                 assert figure.high - figure.low == pytest.approx(by_cost[name].high - by_cost[name].low, rel=0.35)
 
 
-def test_there_is_a_row_for_each_cell_and_one_for_always_answering_the_prevalence_in_closed_form(
-    results: StudyResults, summary: Summary
-) -> None:
+def test_each_cell_has_a_row_and_always_answering_the_prevalence_one(results: StudyResults, summary: Summary) -> None:
     assert [row.key.loss for row in summary.rows] == [CONSTANT, *CONFIG.losses] * 2
     assert {(row.folds, row.seeds, row.nodules, row.patients) for row in summary.rows} == {(3, 2, 96, 48)}
     tested = np.unique(np.concatenate([cell.rows for cell in cells(results)]))
@@ -161,8 +157,8 @@ def test_a_difference_is_that_of_the_rows_with_folds_ahead_and_behind(results: S
     assert (found.ahead, found.behind) == (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
     against = comparison_of(summary, "published", 0.001).differences["expected_log_likelihood"]
     assert against.standing == "ahead"
-    turned = dataclasses.replace(against.figure, low=-against.figure.high, high=-against.figure.low)
-    assert dataclasses.replace(against, figure=turned).standing == "behind"
+    turned = replace(against.figure, low=-against.figure.high, high=-against.figure.low)
+    assert replace(against, figure=turned).standing == "behind"
 
 
 def pairs_of(config: StudyConfig) -> list[tuple[str, ...]]:
@@ -183,7 +179,7 @@ def _cells_of(config: StudyConfig) -> list[Cell]:
 
 def test_what_is_compared_differs_in_one_respect() -> None:
     losses = ("information-gain", "published", "published-network", "weighted", "plain")
-    two = dataclasses.replace(CONFIG, losses=losses, folds=1, seeds=1)
+    two = replace(CONFIG, losses=losses, folds=1, seeds=1)
     by_loss = [
         *(("loss", "information-gain", loss) for loss in losses[1:]),
         *(("published", loss, "weighted") for loss in losses[1:3]),
@@ -191,9 +187,9 @@ def test_what_is_compared_differs_in_one_respect() -> None:
     ]
     falls = [("population", "0.001", "0.3")] * len(losses)
     assert sorted(pairs_of(two)) == sorted([*by_loss, *by_loss, *falls])
-    starts = dataclasses.replace(two, starts=("population", "equal"), populations=(0.001,))
+    starts = replace(two, starts=("population", "equal"), populations=(0.001,))
     assert sorted(pairs_of(starts)) == sorted([*by_loss, *by_loss, *[("start", "equal", "population")] * len(losses)])
-    nets = dataclasses.replace(
+    nets = replace(
         two,
         task="balanced",
         nets=("convnet", "metadata", "both"),
@@ -204,17 +200,13 @@ def test_what_is_compared_differs_in_one_respect() -> None:
     assert sorted(pairs_of(nets)) == sorted(
         [("inference", "ensemble", "map")] * 3 + [("net", "both", net) for net in ("convnet", "metadata")] * 2
     )
-    labels = dataclasses.replace(
-        two, losses=("logit-adjusted", "logit-adjusted-labelled"), unlabelled=0.5, populations=(0.001,)
-    )
+    labels = replace(two, losses=("logit-adjusted", "logit-adjusted-labelled"), unlabelled=0.5, populations=(0.001,))
     assert pairs_of(labels) == [("unlabelled", "logit-adjusted", "logit-adjusted-labelled")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("figure", ["expected_log_likelihood", "auc"])
-def test_a_difference_is_as_uncertain_as_a_plain_bootstrap_of_patients_makes_it(
-    results: StudyResults, summary: Summary, figure: str
-) -> None:
+def test_a_difference_is_as_uncertain_as_by_a_plain_bootstrap(results: StudyResults, summary: Summary, figure: str) -> None:
     ours, theirs = (cell_of(results, loss, 0.3) for loss in ("information-gain", "weighted"))
     generator = np.random.default_rng(SEED)
     gain = np.take_along_axis(ours.log_probs - theirs.log_probs, ours.labels[:, None], 1)[:, 0]
@@ -259,7 +251,7 @@ def test_swapped_sides_mirror_the_interval_and_a_loss_against_itself_is_undecide
 
 def test_a_sensitivity_that_never_differs_is_as_uncertain_as_patients_are_few(results: StudyResults) -> None:
     ours = cell_of(results, "weighted", 0.001)
-    timid = dataclasses.replace(ours, log_probs=np.tile(np.log([0.999, 0.001]), (len(ours.rows), 1)))
+    timid = replace(ours, log_probs=np.tile(np.log([0.999, 0.001]), (len(ours.rows), 1)))
     found = compare("loss", timid, timid, None, resamples_of([ours]))
     assert found is not None
     ill = len(np.unique(ours.patients[ours.labels == 1]))
@@ -271,7 +263,7 @@ def test_a_sensitivity_that_never_differs_is_as_uncertain_as_patients_are_few(re
 @pytest.mark.long
 def test_calibration_over_prevalences_is_compared_on_the_same_patients(tmp_path: Path) -> None:
     rates = (0.3, 0.03, 0.001)
-    config = dataclasses.replace(CONFIG, losses=("published", "weighted"), populations=rates, seeds=1)
+    config = replace(CONFIG, losses=("published", "weighted"), populations=rates, seeds=1)
     results = results_of(tmp_path, config, 120)
     found = [each for each in summarise(results).comparisons if "log_mean_off" in each.differences]
     assert [(each.about, each.ours.loss, each.ours.population) for each in found] == [("published", "published", 0.001)]
@@ -295,12 +287,10 @@ def with_ill_patients(results: StudyResults, count: int) -> Cell:
     for fold in range(3):
         ill = np.unique(cell.patients[cell.fold == fold])[:count]
         labels[np.isin(cell.data.patients, ill)] = 1
-    return dataclasses.replace(cell, data=dataclasses.replace(cell.data, labels=labels))
+    return replace(cell, data=replace(cell.data, labels=labels))
 
 
-def test_patients_of_each_fold_and_kind_weigh_the_same_in_every_resample_whatever_other_folds_there_are(
-    results: StudyResults,
-) -> None:
+def test_patients_of_each_fold_and_kind_weigh_the_same_in_every_resample(results: StudyResults) -> None:
     cell = cell_of(results, "weighted", 0.3)
     found = resamples_of([cell])
     assert len(found.counts) >= 1000
@@ -312,15 +302,13 @@ def test_patients_of_each_fold_and_kind_weigh_the_same_in_every_resample_whateve
             np.testing.assert_allclose(found.counts[:, some].sum(1), some.sum())
     assert found.counts.var(0).min() > 0
     keep = cell.fold != 1
-    part = dataclasses.replace(cell, **{name: getattr(cell, name)[keep] for name in ("rows", "log_probs", "fold", "seed")})
+    part = replace(cell, **{name: getattr(cell, name)[keep] for name in ("rows", "log_probs", "fold", "seed")})
     others = resamples_of([part])
     np.testing.assert_array_equal(found.counts[:, found.fold == 2], others.counts[:, others.fold == 2])
 
 
 @pytest.mark.parametrize("ill", [1, 2, 9])
-def test_a_mean_over_few_patients_spreads_as_its_standard_error_says_and_one_who_is_alone_in_a_fold_joins_others(
-    results: StudyResults, ill: int
-) -> None:
+def test_a_mean_over_few_patients_spreads_as_its_standard_error_says(results: StudyResults, ill: int) -> None:
     cell = with_ill_patients(results, ill)
     found = resamples_of([cell], draws=20_000)
     value = np.random.default_rng(SEED).standard_normal(found.size)
@@ -335,10 +323,10 @@ def test_a_mean_over_few_patients_spreads_as_its_standard_error_says_and_one_who
 
 @pytest.mark.long
 def test_the_spread_of_an_auc_is_delongs(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, losses=("weighted",), populations=(0.3,), folds=1, seeds=1)
+    config = replace(CONFIG, losses=("weighted",), populations=(0.3,), folds=1, seeds=1)
     cell = cells(results_of(tmp_path, config, 1000))[0]
     resamples = resamples_of([cell])
-    spread = mean_area(areas_of(cell, resamples), resamples).draws.std()
+    spread = areas_of(cell, resamples)[0, 0].draws.std()
     auc = evaluate(cell.log_probs, cell.labels, 0.3, groups=cell.patients, intervals="analytic").auc
     on_log_odds = (math.log(auc.high / (1 - auc.high)) - math.log(auc.low / (1 - auc.low))) / (2 * 1.96)
     assert spread == pytest.approx(on_log_odds * auc.value * (1 - auc.value), rel=0.12)
@@ -347,16 +335,16 @@ def test_the_spread_of_an_auc_is_delongs(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_neither_stacked_seeds_nor_another_data_set_change_an_interval(tmp_path: Path) -> None:
     """Seeds that predict alike tell no more than one of them; each data set is resampled by its own patients."""
-    config = dataclasses.replace(CONFIG, losses=("plain", "information-gain"), populations=(0.3,), seeds=1)
+    config = replace(CONFIG, losses=("plain", "information-gain"), populations=(0.3,), seeds=1)
     once = results_of(tmp_path / "one", config)
-    runs = [dataclasses.replace(run, config=dataclasses.replace(run.config, seed=seed)) for seed in (0, 1) for run in once.runs]
-    twice = dataclasses.replace(once, config=dataclasses.replace(config, seeds=2), runs=tuple(runs))
+    runs = [replace(run, config=replace(run.config, seed=seed)) for seed in (0, 1) for run in once.runs]
+    twice = replace(once, config=replace(config, seeds=2), runs=tuple(runs))
     alone = summarise(once).rows
     for first, second in zip(alone, summarise(twice).rows, strict=True):
         for name in ("expected_log_likelihood", "auc", "tpr"):
             assert second.figures[name].low == pytest.approx(first.figures[name].low, rel=1e-8, nan_ok=True)
             assert second.figures[name].high == pytest.approx(first.figures[name].high, rel=1e-8, nan_ok=True)
-    two = dataclasses.replace(config, sources=(*config.sources, Source("slices", "abc")))
+    two = replace(config, sources=(*config.sources, Source("slices", "abc")))
     both = summarise(results_of(tmp_path / "both", two)).rows
     assert len(both) == 2 * len(alone)
     assert str([row for row in both if row.key.data == "contours"]) == str(list(alone))  # as text, since NaN is not itself
@@ -368,9 +356,9 @@ def test_neither_stacked_seeds_nor_another_data_set_change_an_interval(tmp_path:
 @pytest.mark.long
 def test_an_incomplete_study_compares_the_runs_that_both_have(few: StudyResults, tmp_path: Path) -> None:
     lacking = [run for run in few.runs if run.config.loss != "weighted" or run.config.fold != 2]
-    part = summarise(dataclasses.replace(few, runs=tuple(lacking)))
+    part = summarise(replace(few, runs=tuple(lacking)))
     both = [run for run in few.runs if run.config.fold != 2]
-    expected = summarise(dataclasses.replace(few, runs=tuple(both)))
+    expected = summarise(replace(few, runs=tuple(both)))
     assert part.missing == 2
     for name in ("expected_log_likelihood", "auc"):
         found, wanted = (comparison_of(each, "weighted", 0.3).differences[name] for each in (part, expected))
@@ -386,7 +374,7 @@ def test_a_class_that_a_fold_or_no_fold_tested_leaves_figures_undefined_with_a_r
     name, data = next(iter(few.data.items()))
 
     def with_labels(labels: np.ndarray) -> Summary:
-        return summarise(dataclasses.replace(few, data={name: dataclasses.replace(data, labels=labels)}))
+        return summarise(replace(few, data={name: replace(data, labels=labels)}))
 
     labels = data.labels.copy()
     labels[few.runs[0].rows] = 0
@@ -403,19 +391,17 @@ def test_a_class_that_a_fold_or_no_fold_tested_leaves_figures_undefined_with_a_r
 
 
 @pytest.mark.long
-def test_a_probability_of_zero_is_minus_infinity_and_undecided_for_what_happened_and_fine_for_what_did_not(
-    few: StudyResults, tmp_path: Path
-) -> None:
+def test_a_probability_of_zero_for_what_happened_is_minus_infinity(few: StudyResults, tmp_path: Path) -> None:
     labels = next(iter(few.data.values())).labels
 
     def certain(of_what_happened: bool) -> Summary:
         """Of the first nodule of each run of the weighted loss."""
-        runs = [dataclasses.replace(run, log_probs=run.log_probs.copy()) for run in few.runs]
+        runs = [replace(run, log_probs=run.log_probs.copy()) for run in few.runs]
         for run in (run for run in runs if run.config.loss == "weighted"):
             label = labels[run.rows[0]]
             lost = label if of_what_happened else 1 - label
             run.log_probs[0, lost], run.log_probs[0, 1 - lost] = -np.inf, 0.0
-        return summarise(dataclasses.replace(few, runs=tuple(runs)))
+        return summarise(replace(few, runs=tuple(runs)))
 
     found = certain(True)
     assert row_of(found, "weighted", 0.3).figures["expected_log_likelihood"].value == -math.inf
@@ -436,12 +422,12 @@ def test_matched_rows_and_comparisons_are_those_of_predictions_moved_back(few: S
     moved = []
     for run in few.runs:
         odds = run.log_probs[:, 1] - run.log_probs[:, 0] + 3.0
-        moved.append(dataclasses.replace(run, log_probs=-np.logaddexp(0, np.stack([odds, -odds], 1)), matched=(3.0, 0.0)))
-    off = dataclasses.replace(few, runs=tuple(moved))
+        moved.append(replace(run, log_probs=-np.logaddexp(0, np.stack([odds, -odds], 1)), matched=(3.0, 0.0)))
+    off = replace(few, runs=tuple(moved))
     for run, plain in zip(matched(off).runs, few.runs, strict=True):
         np.testing.assert_allclose(run.log_probs, plain.log_probs, atol=1e-9)
-    lost = [dataclasses.replace(moved[0], matched=(math.nan, 0.0)), dataclasses.replace(moved[1], matched=())]
-    kept = matched(dataclasses.replace(off, runs=(*lost, *moved[2:]))).runs
+    lost = [replace(moved[0], matched=(math.nan, 0.0)), replace(moved[1], matched=())]
+    kept = matched(replace(off, runs=(*lost, *moved[2:]))).runs
     assert [run.config for run in kept] == [run.config for run in moved[2:]], "without finite offsets they are left out"
     found, expected = summarise(off), summarise(few)
     assert (expected.matched_rows, expected.matched_comparisons) == ((), ())
@@ -478,22 +464,24 @@ RULES = {
 }
 
 
+Rated = tuple[StudyResults, Summary]
+CellAndRow = tuple[Cell, CellSummary]
+
+
 @pytest.fixture(scope="module")
-def rated(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Summary]:
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Rated:
     results = results_of(tmp_path_factory.mktemp("ratings"), RATED, 300)
     return results, summarise(results)
 
 
 @pytest.fixture(scope="module")
-def cell_and_row(rated: tuple[StudyResults, Summary]) -> tuple[Cell, CellSummary]:
+def cell_and_row(rated: Rated) -> CellAndRow:
     cell = cells(rated[0])[1]
     return cell, next(row for row in rated[1].rows if row.key == cell.key)
 
 
 @pytest.mark.long
-def test_the_log_likelihood_of_ratings_takes_votes_as_soft_labels_at_their_shares(
-    rated: tuple[StudyResults, Summary], cell_and_row: tuple[Cell, CellSummary]
-) -> None:
+def test_the_log_likelihood_of_ratings_takes_votes_as_soft_labels(rated: Rated, cell_and_row: CellAndRow) -> None:
     cell, row = cell_and_row
     votes = cell.data.votes[cell.rows].astype(np.float64)
     expected = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, intervals="analytic")
@@ -510,7 +498,7 @@ def test_the_log_likelihood_of_ratings_takes_votes_as_soft_labels_at_their_share
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_accuracies_of_ratings_are_those_of_sklearn(cell_and_row: tuple[Cell, CellSummary], rule: str) -> None:
+def test_accuracies_of_ratings_are_those_of_sklearn(cell_and_row: CellAndRow, rule: str) -> None:
     (cell, row), make = cell_and_row, RULES[rule]
     probs = np.exp(cell.log_probs)
     truth, answer = make(cell.data.votes[cell.rows].astype(np.float64)), make(probs)
@@ -538,9 +526,7 @@ def test_accuracies_of_ratings_are_those_of_sklearn(cell_and_row: tuple[Cell, Ce
     assert {name: figure.value for name, figure in found.items()} == pytest.approx(expected)
 
 
-def test_scores_are_compared_as_numbers_and_every_figure_has_an_interval_around_it(
-    cell_and_row: tuple[Cell, CellSummary],
-) -> None:
+def test_scores_are_compared_as_numbers_and_every_figure_has_an_interval(cell_and_row: CellAndRow) -> None:
     (cell, row), scale = cell_and_row, np.arange(1, 6)
     off = np.abs(np.exp(cell.log_probs) @ scale - cell.data.votes[cell.rows].astype(np.float64) @ scale)
     assert row.figures["score_error"].value == pytest.approx(off.mean(), rel=1e-6)
@@ -551,9 +537,7 @@ def test_scores_are_compared_as_numbers_and_every_figure_has_an_interval_around_
         assert figure.low < figure.high, name
 
 
-def test_intervals_of_shares_are_as_wide_as_patients_make_them(
-    rated: tuple[StudyResults, Summary], cell_and_row: tuple[Cell, CellSummary]
-) -> None:
+def test_intervals_of_shares_are_by_patient(rated: Rated, cell_and_row: CellAndRow) -> None:
     cell, row = cell_and_row
     truth, answer = (RULES["majority"](each) for each in (cell.data.votes[cell.rows], cell.log_probs))
     number = np.unique(cell.patients, return_inverse=True)[1]
@@ -570,16 +554,14 @@ def test_intervals_of_shares_are_as_wide_as_patients_make_them(
 
 
 @pytest.mark.long
-def test_a_rating_that_nobody_gave_has_no_recall_and_the_balance_is_over_the_others(
-    rated: tuple[StudyResults, Summary],
-) -> None:
+def test_a_rating_that_nobody_gave_has_no_recall_and_does_not_count(rated: Rated) -> None:
     results = rated[0]
     name, data = next(iter(results.data.items()))
     votes = data.votes.copy()
     votes[:, 3] += votes[:, 4]
     votes[:, 4] = 0
     votes[0] = [0.75, 0, 0, 0, 0.25]  # one reader keeps the class in the population; by majority nobody has it
-    changed = dataclasses.replace(results, data={name: dataclasses.replace(data, votes=votes)})
+    changed = replace(results, data={name: replace(data, votes=votes)})
     found = summarise(changed).rows[1].figures
     assert math.isnan(found["majority_off_by_one_recall_5"].value)
     assert found["majority_off_by_one_recall_5"].reason == "there is no such nodule"
@@ -587,7 +569,7 @@ def test_a_rating_that_nobody_gave_has_no_recall_and_the_balance_is_over_the_oth
     assert found["majority_balanced_off_by_one"].value == pytest.approx(np.mean(recalls))
 
 
-def test_ratings_have_likelihoods_compared_with_the_softmax_and_no_auc(rated: tuple[StudyResults, Summary]) -> None:
+def test_ratings_have_likelihoods_compared_with_the_softmax_and_no_auc(rated: Rated) -> None:
     summary = rated[1]
     assert sorted(pairs_of(RATED)) == sorted(
         [("likelihood", "onion-peeling", "categorical")] * 2 + [("loss", "information-gain", "weighted")] * 2

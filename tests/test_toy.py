@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
 from rightloss.study.methods import DEFAULT, FULLY_LABELLED, METHODS
 from rightloss.study.toy import study, table
-from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
+from rightloss.study.toy.biases import BiasConfig, BiasRow
 from rightloss.study.toy.population import BY_LABEL, Population
 from rightloss.study.toy.study import FILES, Net, ToyFigures, ToyProblem, ToyRun
 from rightloss.study.toy.table import BEST, COLUMNS, CONSTANT, NARROW, Results, ToyRow
@@ -66,20 +66,15 @@ def own(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "own"))
 
 
-def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[ToyRun | BiasRun]:
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[ToyRun]:
     """A list that grows by each run that is done rather than read."""
-    done, train = list[ToyRun | BiasRun](), study.run
+    done, train = list[ToyRun](), study.run
 
     def counted(config: ToyRun) -> ToyFigures:
         done.append(config)
         return train(config)
 
-    def counted_biases(config: BiasRun) -> list[BiasFigures]:
-        done.append(config)
-        return run_seed(config)
-
     monkeypatch.setattr(study, "run", counted)
-    monkeypatch.setattr(study, "run_seed", counted_biases)
     return done
 
 
@@ -172,9 +167,7 @@ class Constant(nn.Module):
 
 
 @ANY_POPULATION
-def test_a_network_that_knows_the_truth_loses_nothing_and_one_that_knows_nothing_is_the_constant_row(
-    population: Population,
-) -> None:
+def test_the_truth_loses_nothing_and_a_network_that_knows_nothing_is_the_constant_row(population: Population) -> None:
     problem = ToyProblem(population, TINY[0], seed=0, test_examples=2_000)
     assert study._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
     figures, row = study._test(Constant(population), problem, corrected=False), table.constant_rows(population)[1]
@@ -264,9 +257,7 @@ def test_a_study_writes_its_files_and_every_row_as_means_over_its_own_seeds(fini
 
 
 @pytest.mark.long
-def test_a_study_that_lost_files_or_runs_makes_those_again_and_ends_with_the_same_bytes(
-    own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_lost_files_ends_with_the_same_bytes(own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, expected = count_runs(monkeypatch), contents(finished)
     seen: list[tuple[int, int, str]] = []
     for name in ("results.json", "figures/biases.svg"):
@@ -287,9 +278,7 @@ def test_a_study_that_lost_files_or_runs_makes_those_again_and_ends_with_the_sam
 
 
 @pytest.mark.long
-def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on_and_grows_by_a_seed(
-    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_stopped_halfway_goes_on_and_grows(tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(done: int, total: int, label: str) -> None:
         if done == 13:
             raise KeyboardInterrupt
@@ -303,7 +292,7 @@ def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on_and_grows_by_a_s
     assert (tmp_path / "table.csv").read_bytes() != (finished / "table.csv").read_bytes()
     done = count_runs(monkeypatch)
     run_toy(tiny(seeds=2), tmp_path)
-    assert {config.seed if isinstance(config, BiasRun) else config.problem.seed for config in done} == {1}
+    assert {config.problem.seed for config in done} == {1}
     assert contents(tmp_path) == contents(finished)
 
 

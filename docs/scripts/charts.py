@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import textwrap
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -25,29 +25,26 @@ NAMES = {"does not": "does not reproduce"}
 BEST, ALWAYS, BOTH = "best possible", "always saying the prevalence", "both"
 
 
-def toy_rows() -> list[dict[str, str]]:
+def toy_rows() -> pd.DataFrame:
     """Return the rows of the toy study."""
-    with open(FOLDER / "toy.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return pd.read_csv(FOLDER / "toy.csv", dtype={"prevalence": str}).fillna({"start": ""})
 
 
-def toy(rows: list[dict[str, str]]) -> Figure:
+def toy(rows: pd.DataFrame) -> Figure:
     """Draw what each loss loses to the best possible answer, by population; hollow if started at equal classes."""
-    table = [row for row in rows if row["method"] != BEST]
-    populations = list(dict.fromkeys(row["prevalence"] for row in table))
-    always = {row["prevalence"]: row["lost"] for row in table if row["method"] == ALWAYS}
-    methods = [name for name in dict.fromkeys(row["method"] for row in table) if name != ALWAYS]
-    figure, grid = plt.subplots(-(-len(populations) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
+    rows = rows[rows["method"] != BEST]
+    always = rows[rows["method"] == ALWAYS].set_index("prevalence")["lost"]
+    methods = [name for name in rows["method"].unique() if name != ALWAYS]
+    figure, grid = plt.subplots(-(-len(always) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
     axes = grid.flatten()
-    for axis, population in zip(axes, populations, strict=True):
+    for axis, (population, table) in zip(axes, rows.groupby("prevalence", sort=False), strict=True):
         for model, (marker, colour) in {"linear": ("o", "#0072b2"), "MLP": ("s", "#d55e00")}.items():
             for start, fill in {"equal": "none", "π": "full"}.items():
-                own = [row for row in table if row["prevalence"] == population and row["model"] == model]
-                own = [row for row in own if row["start"] in (start, BOTH)]
-                lost, places = zip(*((float(row["lost"]), methods.index(row["method"])) for row in own), strict=True)
-                axis.plot(lost, places, marker, color=colour, fillstyle=fill, label=f"{model}, from {start}", ms=6)
-        axis.axvline(float(always[population]), color="#777777", ls=":", label=ALWAYS)
-        axis.set(xscale="log", title=f"prevalence {population}" if population[0] == "0" else population)
+                own = table[(table["model"] == model) & table["start"].isin([start, BOTH])]
+                places = own["method"].map(methods.index)
+                axis.plot(own["lost"], places, marker, color=colour, fillstyle=fill, label=f"{model}, from {start}", ms=6)
+        axis.axvline(always[population], color="#777777", ls=":", label=ALWAYS)
+        axis.set(xscale="log", title=f"prevalence {population}" if str(population)[0] == "0" else population)
         axis.xaxis.set_major_locator(LogLocator(numticks=4))
         axis.grid(alpha=0.25)
     axes[0].set_yticks(range(len(methods)), methods)
@@ -83,7 +80,7 @@ def verdicts(checks: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def write() -> None:
+def make_charts() -> None:
     checks = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))["checks"]
     for name, figure in {"toy": toy(toy_rows()), "paper-verdicts": verdicts(checks)}.items():
         figure.savefig(FOLDER / f"{name}.png", dpi=130)

@@ -70,16 +70,13 @@ def plain_table(html: str) -> str:
     return re.sub(r"\n\s*\n", "\n", html).strip()
 
 
-def store(path: Path, notebook: NotebookNode) -> None:
-    """Write the notebook, its page and its pictures."""
-    path.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
-    page, pictures = page_of(notebook, path.stem)
-    path.with_suffix(".md").write_text(page, encoding="utf-8")
-    for file, content in pictures.items():
-        (path.parent / file).write_bytes(content)
-
-
-def write(given: Sequence[Path]) -> None:
-    for path in given or sorted(FOLDER.glob("*.ipynb")):
-        store(path, execute(path))
+def make_notebooks(notebooks: Sequence[Path]) -> None:
+    """Execute notebooks, and write each with its page and its pictures."""
+    for path in notebooks or sorted(FOLDER.glob("*.ipynb")):
+        notebook = execute(path)
+        path.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
+        page, pictures = page_of(notebook, path.stem)
+        path.with_suffix(".md").write_text(page, encoding="utf-8")
+        for file, content in pictures.items():
+            (path.parent / file).write_bytes(content)
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")

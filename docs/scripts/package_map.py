@@ -42,5 +42,5 @@ def package_map() -> str:
     return "\n".join(["```text", "src/rightloss/", *lines(PACKAGE), "```", ""])
 
 
-def write() -> None:
+def make_map() -> None:
     PAGE.write_text(BLOCK.sub(lambda _: package_map(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

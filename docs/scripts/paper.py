@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,8 +35,10 @@ from rightloss.study.report.figures import Drawing, panels_of, prevalence_figure
 from rightloss.study.report.page import command
 from rightloss.study.report.tables import tables
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
-from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellPair
+
+from .across_studies import by_claim, checks_across
+from .charts import make_charts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "docs" / "results"
@@ -95,13 +96,13 @@ class Study:
         yield from trace_figures(self.results)[1:2]  # the lowest prevalence
 
 
-def run(name: str, seeds: int, workers: int | None) -> None:
+def run_study(name: str, seeds: int, workers: int | None) -> None:
     """Run a study or what is missing of it, store its predictions, and note the commit and the processor time."""
     made = STORED / "made.json"
     options = [str(DATA / word) if word in (SLICES, SLABS) else word for word in STUDIES[name].split()]
     options += ["--seeds", str(seeds), "--out", str(RESULTS)]
     options += ["--workers", str(workers)] if workers else []
-    done, before = len([*RESULTS.glob("runs/*.npz")]), _seconds_of_children()
+    done, before = len([*RESULTS.glob("runs/*.npz")]), sum(os.times()[2:4])  # seconds of children
     try:
         subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
     finally:
@@ -112,15 +113,10 @@ def run(name: str, seeds: int, workers: int | None) -> None:
             command = ["git", "rev-parse", "--short", "HEAD"]
             here = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
             commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), here])
-            minutes = round(earlier["cpu_minutes"] + (_seconds_of_children() - before) / 60, 1)
+            minutes = round(earlier["cpu_minutes"] + (sum(os.times()[2:4]) - before) / 60, 1)
             notes[name] = {"commit": ", ".join(commits), "cpu_minutes": minutes}
             write_whole(made, json.dumps(notes, indent=1) + "\n")
     write_one_file(read_study(RESULTS), STORED / f"{name}.npz")
-
-
-def _seconds_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def stored_studies() -> list[Study]:
@@ -154,12 +150,7 @@ def _place(study: Study, check: PaperCheck) -> str:
 
 
 def claims_table(checks: Sequence[PaperCheck], trivial: bool) -> str:
-    """Return a row per claim: verdicts over settings, for nets started at π and at equal classes, and over all.
-
-    Args:
-        checks: of all studies.
-        trivial: whether to show the claims that always answering π fulfils, or the others.
-    """
+    """Return a row per claim, those that always answering π fulfils or the others: verdicts over settings by start, and all."""
     lines = [["the paper's claim", "from π", "from equal classes", "over all"], ["---"] * 4]
     for claim in by_claim(checks, trivial=trivial):
         own = [check for check in checks if check.about.partition(": ")[0] == claim.claim]
@@ -210,20 +201,11 @@ def starts_table(summary: Summary, population: float) -> str:
             title = where
         figures, moved = row.figures, matched[row.key].figures
         rates = [wording.number(figures[name].value, 3) for name in ("tpr", "tnr")]
-        lines.append(
-            [
-                f"{wording.method(row.key)}, {wording.STARTS[row.key.start]}",
-                _shown(row, LOG_LIKELIHOOD),
-                wording.with_interval(figures["skill"], 2),
-                wording.with_interval(figures[AUC], 3),
-                "/".join(rates),
-                _shown(row, "mean_prediction"),
-                _difference(given.get(row.key), LOG_LIKELIHOOD),
-                _difference(given.get(row.key), AUC),
-                wording.with_interval(moved["skill"], 2),
-                _difference(after.get(row.key), LOG_LIKELIHOOD),
-            ]
-        )
+        own = [_shown(row, LOG_LIKELIHOOD), wording.with_interval(figures["skill"], 2), wording.with_interval(figures[AUC], 3)]
+        own += ["/".join(rates), _shown(row, "mean_prediction")]
+        own += [_difference(given.get(row.key), LOG_LIKELIHOOD), _difference(given.get(row.key), AUC)]
+        own += [wording.with_interval(moved["skill"], 2), _difference(after.get(row.key), LOG_LIKELIHOOD)]
+        lines.append([f"{wording.method(row.key)}, {wording.STARTS[row.key.start]}", *own])
     return markdown_rows(lines) + "\n"
 
 
@@ -283,7 +265,7 @@ def starts_picture(summary: Summary, population: float) -> Picture:
     axes[0].invert_yaxis()
     label = f"expected loss at π = {population:g}, relative to always answering π (log scale; left is better, 1 is no better)"
     picture.supxlabel(label, fontsize=9)
-    handles = [plt.Line2D([], [], color=COLOURS[loss], marker="o", ls="", label=wording.SHORT_LOSSES[loss]) for loss in losses]
+    handles = [plt.Line2D([], [], color=COLOURS[loss], marker="o", ls="", label=METHODS[loss].short) for loss in losses]
     for start, face in (("started at π", "#555555"), ("started at ½", "white")):
         handles.append(plt.Line2D([], [], color="#555555", marker="o", ls="", mfc=face, label=start))
     picture.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
@@ -358,16 +340,22 @@ def write_pages(studies: Sequence[Study]) -> None:
 
 def _renamed(text: str) -> str:
     """Return the text with names of data sets in words, except in commands and links."""
-    for name, words in SOURCES.items():
-        text = re.sub(rf"(?<![\w/-]){name}(?![\w.-])", words, text) if name != "contours" else text
+    for name in ("lidc_slabs", "lidc_slices"):
+        escaped = name.replace("_", r"\\?_")  # as tables have it
+        text = re.sub(rf"(?<![\w/-]){escaped}(?![\w.-])", SOURCES[name], text)
     return text
 
 
-def run_all(names: Sequence[str], seeds: int, workers: int | None) -> None:
-    """Run studies, by default all."""
+def make_paper(names: Sequence[str], run: bool, seeds: int, workers: int | None) -> None:
+    """Run studies, by default all; or write the pages of all."""
+    if not run:
+        if names:
+            raise ValueError("Expected no names without --run: the page shows all studies.")
+        write_pages(stored_studies())
+        return make_charts()
     if unknown := sorted(set(names) - set(STUDIES)):
         raise ValueError(f"Expected some of {', '.join(STUDIES)}, but got {', '.join(unknown)}.")
     if missing := [name for name in (SLICES, SLABS) if not (DATA / name).exists()]:
         raise ValueError(f"Expected {', '.join(missing)} in {DATA}: name the folder by RIGHTLOSS_DATA.")
     for name in names or STUDIES:
-        run(name, seeds, workers)
+        run_study(name, seeds, workers)

@@ -109,14 +109,14 @@ def graphical_models() -> Figure:
     return figure
 
 
-def write(given: Sequence[Path]) -> None:
-    for page in given or sorted(DOCS.rglob("*.md")):
+def make_programs(pages: Sequence[Path]) -> None:
+    for page in pages or sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        if not (given or drawn(text)):
+        if not (pages or drawn(text)):
             continue
         with tempfile.TemporaryDirectory() as place:
             names, printed = run(text, Path(place))
-            if given and page.name in SCREENS:
+            if pages and page.name in SCREENS:
                 html, name, size = SCREENS[page.name]
                 if page.name == "card.md":
                     names["made"].write(place)
@@ -124,7 +124,7 @@ def write(given: Sequence[Path]) -> None:
         for name in drawn(text):
             names[name].figure.savefig(DOCS / "pictures" / f"{name}.png", dpi=150)
             print(f"docs/pictures/{name}.png")
-        if given:
+        if pages:
             page.write_text(printed, encoding="utf-8")
-    if not given:
+    if not pages:
         graphical_models().savefig(DOCS / "pictures" / "graphical_models.png", dpi=150)

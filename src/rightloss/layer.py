@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .arrays import is_traced, multiply_classes
 from .finding_tables import multiply_findings
 from .likelihoods import Categorical, Likelihood
-from .losses.functional import likelihood_of
+from .likelihoods.standard import likelihood_of
 from .predictive.retarget import refuse_patterns
 from .prevalence import Frequencies, Mix, MultilabelPrevalence, Prevalence, frequencies, log_mix
 from .serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file

@@ -90,7 +90,10 @@ def own_random(seed: Any) -> Iterator[torch.Generator]:
 
 def ordinary(value: Any) -> Any:
     """Return `value`, or a copy if it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
-    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+    if not isinstance(value, Tensor) or not value.is_inference():
+        return value
+    with torch.inference_mode(False):
+        return value.clone()
 
 
 def in_transform() -> bool:

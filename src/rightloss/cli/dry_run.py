@@ -47,12 +47,12 @@ def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
     from ..study.toy.biases import run_seed
     from ..study.toy.study import run
 
-    runs, biases = config.runs(), config.biases.runs()
+    runs, biases = config.runs(), config.biases
     first = [each for each in runs if each.problem.seed == 0 and each.problem.population == runs[0].problem.population]
     run(first[0])  # once for what is imported
     whole = len(runs) / len(first) * _seconds(lambda: [run(each) for each in first])
-    whole += len(biases) * _seconds(lambda: run_seed(biases[0]))
-    labels = [*(each.label for each in runs), *(each.label for each in biases)]
+    whole += biases.seeds * _seconds(lambda: run_seed(biases, 0))
+    labels = [*(each.label for each in runs), *(f"sampling biases, seed {seed}" for seed in range(biases.seeds))]
     print(f"{_number(len(labels), 'run')}, one after the other")
     print("\n".join(f"  {line}" for line in _shown(labels, verbose)))
     print(f"\ntime         {lasting(whole)}")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..arrays import checked_int, checked_level, multiply_classes
 from ..likelihoods import Categorical, Likelihood
-from ..losses.batch import check_pair
+from ..likelihoods.standard import check_pair
 from ..prevalence import ContinuousPrevalence, Prevalence, log_mix, without_estimate
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from ..tensors import as_input, first_float, ordinary, own_stream, tensor_of

@@ -6,8 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ..prevalence import AnyPrevalence, Prevalence
-from ..tensors import tensor_of
+from ..prevalence import AnyPrevalence
 
 
 @runtime_checkable
@@ -54,20 +53,11 @@ class Likelihood(Protocol):
         ...
 
 
-def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
+def check_outputs(outputs: Tensor, num_outputs: int, likelihood: object) -> None:
     """Raise a ValueError if the outputs do not have the shape that the likelihood needs."""
     if outputs.ndim != 2 or outputs.shape[1] != num_outputs:
-        remedy = f"give the last layer {num_outputs} output(s), or choose another likelihood"
-        raise ValueError(f"Expected outputs of shape (n, {num_outputs}) for {name}, but got {tuple(outputs.shape)}: {remedy}.")
-
-
-def check_levels(levels: int, name: str) -> int:
-    """Return the number of levels, or raise a ValueError if it is below two."""
-    if levels < 2 or levels != int(levels):
-        raise ValueError(
-            f"Expected {name} to have at least 2 levels, a whole number, but got {levels}: count the classes of the labels."
-        )
-    return int(levels)
+        came = f"{tuple(outputs.shape)}: give the last layer {num_outputs} output(s), or choose another likelihood"
+        raise ValueError(f"Expected outputs of shape (n, {num_outputs}) for {likelihood}, but got {came}.")
 
 
 def columns(table: Tensor, support: Tensor | None) -> Tensor:
@@ -78,14 +68,3 @@ def columns(table: Tensor, support: Tensor | None) -> Tensor:
         came = f"{support.dtype}: for regression use Gaussian() or FromDistribution(…)"
         raise ValueError(f"Expected the support of a likelihood over classes to be class numbers, but got {came}.")
     return table[:, support]
-
-
-def log_population(prevalence: AnyPrevalence, num_classes: int | None, name: str) -> Tensor:
-    """Return log π (K,) for a likelihood over classes."""
-    if not isinstance(prevalence, Prevalence):
-        remedy = "densities go with Gaussian() or FromDistribution(…)"
-        raise ValueError(f"Expected a Prevalence of classes for {name}, but got {type(prevalence).__name__}: {remedy}.")
-    if num_classes is not None and prevalence.num_classes != num_classes:
-        came = f"{prevalence.num_classes}: the likelihood and the prevalence list the same classes"
-        raise ValueError(f"Expected a prevalence of {num_classes} classes for {name}, but got {came}.")
-    return tensor_of(prevalence.start).log()

@@ -17,7 +17,7 @@ from ..arrays import rows_of
 from ..prevalence import AnyPrevalence, MultilabelPrevalence, Prevalence
 from ..tensors import tensor_of
 from .contract import Likelihood
-from .standard import Bernoulli, Categorical, Findings
+from .standard import Bernoulli, likelihood_of
 
 CLOSE = 1e-5  # tolerance of log m − log π: float32 parameters of a likelihood allow no more digits
 
@@ -41,7 +41,7 @@ def start_at_prevalence(layer: nn.Module, prevalence: AnyPrevalence, likelihood:
         >>> head.bias.softmax(0).round(decimals=4).tolist()
         [0.9990000128746033, 0.0010000000474974513]
     """
-    likelihood = _likelihood(likelihood, prevalence)
+    likelihood = likelihood_of(likelihood, prevalence)
     bias = _bias(layer, prevalence, likelihood)
     with torch.no_grad():
         bias.copy_(likelihood.starting_outputs(prevalence))
@@ -71,7 +71,7 @@ def match_prevalence(
         >>> round(head(x_unlabelled).softmax(1)[:, 1].mean().item(), 5)
         0.02
     """
-    likelihood = _likelihood(likelihood, prevalence)
+    likelihood = likelihood_of(likelihood, prevalence)
     bias = _bias(layer, prevalence, likelihood)
     if isinstance(prevalence, MultilabelPrevalence):
         columns = rows_of(_checked(unlabelled, len(bias)).detach().double()).T[:, :, None]
@@ -126,13 +126,6 @@ def _solve(
     remedy = "check that the rows are from the population and that the logits are not extreme"
     stays = float((log_pi[worst] + left[worst]).exp())
     raise ValueError(f"Expected outputs {wanted}, but it stays at {stays:.3g}: {remedy}.")
-
-
-def _likelihood(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
-    """Return the likelihood: a logit for each finding of a multi-label prevalence, otherwise Categorical by default."""
-    if isinstance(prevalence, MultilabelPrevalence):
-        return Findings(prevalence.num_findings)
-    return Categorical() if likelihood is None else likelihood
 
 
 def _bias(layer: nn.Module, prevalence: AnyPrevalence, likelihood: Likelihood) -> Tensor:

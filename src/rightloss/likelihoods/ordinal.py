@@ -6,11 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arrays import checked_int
 from ..prevalence import AnyPrevalence
-from .contract import check_levels, check_outputs, columns, log_population
+from .contract import check_outputs, columns
+from .standard import log_population
 
 
-class OnionPeeling(nn.Module):
+class _Levels(nn.Module):
+    """Ordered classes, with one output fewer than there are levels."""
+
+    over_classes = True
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.num_classes = checked_int(levels, "levels", 2, remedy="count the classes of the labels")
+        self.num_outputs = self.num_classes - 1
+
+    def extra_repr(self) -> str:
+        return str(self.num_classes)
+
+
+class OnionPeeling(_Levels):
     """The paper's likelihood for subjective ratings: the clear cases at both ends first, the ambiguous middle last.
 
     For 5 levels (here 1 to 5) and outputs z: softmax(z_1, z_2, 0) of {1, 5, neither}; if neither, softmax(z_3, z_4, 0)
@@ -25,18 +41,8 @@ class OnionPeeling(nn.Module):
         tensor([[0.3330, 0.1110, 0.1110, 0.1110, 0.3330]])
     """
 
-    over_classes = True
-
-    def __init__(self, levels: int) -> None:
-        super().__init__()
-        self.num_classes = check_levels(levels, "OnionPeeling")
-
-    @property
-    def num_outputs(self) -> int:
-        return self.num_classes - 1
-
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_outputs, f"OnionPeeling({self.num_classes})")
+        check_outputs(outputs, self.num_outputs, self)
         n, layers = outputs.shape[0], self.num_outputs // 2  # len() would fix the batch size in torch.export
         pairs = outputs[:, : 2 * layers].reshape(n, layers, 2)
         peel = F.log_softmax(F.pad(pairs, (0, 1)), dim=2)
@@ -48,7 +54,7 @@ class OnionPeeling(nn.Module):
         return columns(torch.cat([low, core, high.flip(1)], dim=1), support)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
-        log_pi = log_population(prevalence, self.num_classes, f"OnionPeeling({self.num_classes})")
+        log_pi = log_population(self, prevalence)
         outputs: list[Tensor] = []
         low, high = 0, self.num_classes - 1
         while high - low >= 2:
@@ -59,11 +65,8 @@ class OnionPeeling(nn.Module):
             outputs.append(log_pi[high] - log_pi[low])
         return torch.stack(outputs)
 
-    def extra_repr(self) -> str:
-        return str(self.num_classes)
 
-
-class StickBreaking(nn.Module):
+class StickBreaking(_Levels):
     """Stick breaking, level by level from below (Khan et al. 2012): `p(y = k) = σ(z_k) Π_{j<k} σ(−z_j)`; levels − 1 outputs.
 
     A large output means "stop at this level", so with 2 levels z is the logit of the *lower* one.
@@ -75,30 +78,17 @@ class StickBreaking(nn.Module):
         tensor([[0.5000, 0.2500, 0.1250, 0.1250]])
     """
 
-    over_classes = True
-
-    def __init__(self, levels: int) -> None:
-        super().__init__()
-        self.num_classes = check_levels(levels, "StickBreaking")
-
-    @property
-    def num_outputs(self) -> int:
-        return self.num_classes - 1
-
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_outputs, f"StickBreaking({self.num_classes})")
+        check_outputs(outputs, self.num_outputs, self)
         reached = F.pad(torch.cumsum(F.logsigmoid(-outputs), dim=1), (1, 0))
         return columns(torch.cat([reached[:, :-1] + F.logsigmoid(outputs), reached[:, -1:]], dim=1), support)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
-        log_pi = log_population(prevalence, self.num_classes, f"StickBreaking({self.num_classes})")
+        log_pi = log_population(self, prevalence)
         return log_pi[:-1] - _log_above(log_pi)
 
-    def extra_repr(self) -> str:
-        return str(self.num_classes)
 
-
-class CumulativeLogit(nn.Module):
+class CumulativeLogit(_Levels):
     """Proportional odds: `p(y ≤ k) = σ(θ_k − z)`, one output z (larger: higher level), levels − 1 learned cutpoints θ.
 
     The cutpoints are parameters of the likelihood, so give `criterion.parameters()` to the optimiser too. They are kept as the
@@ -113,12 +103,9 @@ class CumulativeLogit(nn.Module):
         [[0.25, 0.25, 0.25, 0.25]]
     """
 
-    over_classes = True
-    num_outputs = 1
-
     def __init__(self, levels: int) -> None:
-        super().__init__()
-        self.num_classes = check_levels(levels, "CumulativeLogit")
+        super().__init__(levels)
+        self.num_outputs = 1
         first, log_gaps = _cutpoints(torch.full((levels,), 1 / levels, dtype=torch.float64).log())
         self.first = nn.Parameter(first.to(torch.get_default_dtype()))
         self.log_gaps = nn.Parameter(log_gaps.to(torch.get_default_dtype()))
@@ -129,7 +116,7 @@ class CumulativeLogit(nn.Module):
         return torch.cat([self.first, self.first + torch.cumsum(self.log_gaps.exp(), dim=0)])
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, 1, "CumulativeLogit")
+        check_outputs(outputs, 1, self)
         margin = self.cutpoints - outputs
         below, above = F.logsigmoid(margin), F.logsigmoid(-margin)
         inside = torch.log(-torch.expm1(-self.log_gaps.exp()))
@@ -137,15 +124,12 @@ class CumulativeLogit(nn.Module):
         return columns(torch.cat([below[:, :1], middle, above[:, -1:]], dim=1), support)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
-        log_pi = log_population(prevalence, self.num_classes, f"CumulativeLogit({self.num_classes})")
+        log_pi = log_population(self, prevalence)
         first, log_gaps = _cutpoints(log_pi)
         with torch.no_grad():
             self.first.copy_(first)
             self.log_gaps.copy_(log_gaps)
         return torch.zeros(1, dtype=torch.float64)
-
-    def extra_repr(self) -> str:
-        return str(self.num_classes)
 
 
 def _log_above(log_pi: Tensor) -> Tensor:

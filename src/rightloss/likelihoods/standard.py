@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence
+from ..arrays import checked_int
+from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence, Prevalence
 from ..tensors import tensor_of
-from .contract import check_levels, check_outputs, columns, log_population
+from .contract import Likelihood, check_outputs, columns
 
 
 class Categorical(nn.Module):
@@ -35,18 +36,18 @@ class Categorical(nn.Module):
 
     def __init__(self, num_classes: int | None = None) -> None:
         super().__init__()
-        self.num_classes = None if num_classes is None else check_levels(num_classes, "Categorical")
+        self.num_classes = None if num_classes is None else checked_int(num_classes, "num_classes", 2, remedy="count them")
 
     @property
     def num_outputs(self) -> int | None:
         return self.num_classes
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_classes or max([2, *outputs.shape[1:2]]), "Categorical")
+        check_outputs(outputs, self.num_classes or max([2, *outputs.shape[1:2]]), self)
         return columns(F.log_softmax(outputs, dim=1), support)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
-        return log_population(prevalence, self.num_classes, "Categorical")
+        return log_population(self, prevalence)
 
     def extra_repr(self) -> str:
         return "" if self.num_classes is None else str(self.num_classes)
@@ -68,11 +69,11 @@ class Bernoulli(nn.Module):
     num_classes = 2
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, 1, "Bernoulli")
+        check_outputs(outputs, 1, self)
         return columns(torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=1), support)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
-        log_pi = log_population(prevalence, 2, "Bernoulli")
+        log_pi = log_population(self, prevalence)
         return log_pi[1:] - log_pi[:1]
 
 
@@ -99,7 +100,7 @@ class Findings(nn.Module):
         self.num_outputs = num_findings
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_outputs, "Findings")
+        check_outputs(outputs, self.num_outputs, self)
         return torch.stack([F.logsigmoid(-outputs), F.logsigmoid(outputs)], -1).transpose(0, 1)
 
     def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
@@ -142,7 +143,7 @@ class Gaussian(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_outputs, "Gaussian")
+        check_outputs(outputs, self.num_outputs, self)
         values = _values(support, torch.Size([self.num_outputs]))
         distance = (values[None] - outputs[:, None]).div(self.log_scale.exp()).square().sum(2)
         return -0.5 * distance - self.num_outputs * (self.log_scale + 0.5 * math.log(2 * math.pi))
@@ -192,7 +193,7 @@ class FromDistribution(nn.Module):
         self.build, self.num_outputs, self.start = build, num_outputs, start
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        check_outputs(outputs, self.num_outputs, "FromDistribution")
+        check_outputs(outputs, self.num_outputs, self)
         density = self.build(outputs)
         if density.batch_shape != outputs.shape[:1]:
             came = f"{tuple(density.batch_shape)}: index the outputs as z[:, 0], and wrap vectors in `Independent`"
@@ -204,6 +205,47 @@ class FromDistribution(nn.Module):
         if self.start is None:
             raise ValueError("Expected `start` to be given, but got None: FromDistribution(build, num_outputs, start=…).")
         return torch.as_tensor(self.start(population), dtype=torch.float64).reshape(self.num_outputs)
+
+
+def likelihood_of(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
+    """Return the checked likelihood: Categorical by default, and a logit for each finding of a multi-label prevalence."""
+    if isinstance(prevalence, MultilabelPrevalence):
+        check_pair(Bernoulli() if likelihood is None else likelihood, prevalence)
+        return Findings(prevalence.num_findings)
+    likelihood = Categorical() if likelihood is None else likelihood
+    check_pair(likelihood, prevalence)
+    return likelihood
+
+
+def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
+    """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
+    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
+        remedy = "call the class, and pass other arguments by name (marginal=…)"
+        raise ValueError(f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: {remedy}.")
+    if isinstance(prevalence, MultilabelPrevalence):
+        if not isinstance(likelihood, Bernoulli | Findings):
+            came = f"{type(likelihood).__name__}: leave out `likelihood`"
+            raise ValueError(f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got {came}.")
+    elif isinstance(prevalence, Prevalence):
+        if not likelihood.over_classes:
+            came = f"a Prevalence of {prevalence.num_classes} classes: a density has no classes"
+            raise ValueError(f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got {came}.")
+        if likelihood.num_classes not in (None, prevalence.num_classes):
+            wanted = f"{likelihood.num_classes} classes for {type(likelihood).__name__}"
+            raise ValueError(f"Expected a prevalence of {wanted}, but got {prevalence.num_classes}: list the same in both.")
+    elif isinstance(prevalence, ContinuousPrevalence):
+        if likelihood.over_classes:
+            came = "a ContinuousPrevalence: use Prevalence([…]), or Gaussian() for regression"
+            raise ValueError(f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got {came}.")
+    else:
+        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
+
+
+def log_population(likelihood: Likelihood, prevalence: AnyPrevalence) -> Tensor:
+    """Return log π (K,) for a likelihood over classes."""
+    check_pair(likelihood, prevalence)
+    assert isinstance(prevalence, Prevalence)
+    return tensor_of(prevalence.start).log()
 
 
 def _values(support: Tensor | None, shape: torch.Size) -> Tensor:

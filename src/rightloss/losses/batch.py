@@ -15,11 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..arrays import checked_choice, map_of, rows_of
-from ..likelihoods import Bernoulli, Findings, Likelihood
+from ..likelihoods import Likelihood
 from ..marginals import gather_ranks, sum_over_ranks
 from ..prevalence import (
     AnyPrevalence,
-    ContinuousPrevalence,
     MultilabelPrevalence,
     Prevalence,
     PrevalenceWarning,
@@ -98,22 +97,18 @@ class Labels:
     With leading dimensions `*sets`, each set of weights has its own rows.
 
     Attributes:
-        index: column numbers `(*sets, n)`, `filler` where ignored; None for soft labels.
+        index: column numbers `(*sets, n)`, any where ignored; None for soft labels.
         votes: v_nk `(*sets, n, k)`, zero rows where ignored; None for hard labels.
-        valid: which rows are not ignored `(*sets, n)`; None if all are used.
         size: number of columns, k.
-        count: number of rows not ignored; a tensor `(*sets,)` if it cannot be read or differs between sets. With multiples,
-            their sum.
-        filler: the column number used for ignored rows.
-        multiples: how many times each row counts `(n,)`; None for once.
+        count: number of rows not ignored, or the sum of their multiples; a tensor `(*sets,)` if it cannot be read or differs
+            between sets.
+        multiples: how many times each row counts `(*sets, n)`, 0 where ignored; bools for 1 and 0; None for once each.
     """
 
     index: Tensor | None
     votes: Tensor | None
-    valid: Tensor | None
     size: int
     count: int | float | Tensor
-    filler: int = 0
     multiples: Tensor | None = None
 
     @property
@@ -155,25 +150,23 @@ class Labels:
         if self.index is None:
             assert self.votes is not None
             return (self.votes if self.multiples is None else self.votes * self.multiples.unsqueeze(-1)).sum(-2)
-        if cannot_be_read(self.index) or self.multiples is not None or self.index.ndim > 1:
+        if cannot_be_read(self.index) or self.index.ndim > 1:
             ones = self.mask(wide(like.new_ones(self.index.shape)))
             return ones.new_zeros(*ones.shape[:-1], self.size).scatter_add(-1, self.index, ones).to(like.dtype)
-        counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
-        if self.valid is not None:
-            counts[self.filler] -= self.rows - self.count
-        return counts
+        weights = None if self.multiples is None else wide(self.multiples)
+        return torch.bincount(self.index, weights, minlength=self.size).to(like.dtype)
 
     def mask(self, per_row: Float[Tensor, "*sets n"]) -> Float[Tensor, "*sets n"]:
         """Return `per_row` times the multiple of each row: 0 where ignored."""
-        if self.multiples is not None:
-            per_row = per_row * self.multiples.to(per_row.dtype)
-        return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
+        if self.multiples is None:
+            return per_row
+        if self.multiples.dtype == torch.bool:
+            return torch.where(self.multiples, per_row, 0.0)
+        return torch.where(self.multiples > 0, per_row * self.multiples.to(per_row.dtype), 0.0)
 
     def row_weights(self, dtype: torch.dtype) -> Float[Tensor, "*sets n"] | None:
         """Return the multiple of each row; None if every row counts once."""
-        if self.valid is None:
-            return None if self.multiples is None else self.multiples.to(dtype)
-        return self.mask(self.valid.to(dtype))
+        return None if self.multiples is None else self.multiples.to(dtype)
 
     def counted_votes(self, like: Tensor) -> Float[Tensor, "*sets n k"]:
         """Return v_nk times the multiple of each row, in the dtype of `like`; rows of 0 where ignored."""
@@ -189,21 +182,21 @@ class Labels:
         def split(part: Tensor | None) -> Tensor | None:
             return None if part is None else part.unflatten(0, (sets, -1))
 
-        valid = split(self.valid)
-        count = self.rows // sets if valid is None else valid.sum(-1)
-        return Labels(split(self.index), split(self.votes), valid, self.size, count, self.filler)
+        multiples = split(self.multiples)
+        count = self.rows // sets if multiples is None else multiples.sum(-1)
+        return Labels(split(self.index), split(self.votes), self.size, count, multiples)
 
     def times(self, weights: Tensor | None) -> Labels:
         """Return the labels of rows that count `weights` times `(n,)`: those of 0 are ignored."""
         if weights is None:
             return self
-        valid = weights > 0 if self.valid is None else self.valid & (weights > 0)
-        count = torch.where(valid, weights, 0.0).sum()
+        multiples = weights if self.multiples is None else self.multiples * weights
+        count = multiples.sum()
         if cannot_be_read(count):
-            return replace(self, valid=valid, count=count, multiples=weights)
+            return replace(self, count=count, multiples=multiples)
         if float(count) == 0:
             raise ValueError("Expected a label with a `sample_weight` above 0, but got none in this batch: skip it.")
-        return replace(self, valid=None if bool(valid.all()) else valid, count=float(count), multiples=weights)
+        return replace(self, count=float(count), multiples=multiples)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -262,7 +255,7 @@ def class_batch(
     if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
         votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
         labels = soft_labels(votes, full_precision(outputs))
-        if labels.valid is not None and not cannot_be_read(votes) and bool(((votes == 0) | (votes == 1)).all()):
+        if labels.multiples is not None and not cannot_be_read(votes) and bool(((votes == 0) | (votes == 1)).all()):
             warnings.warn(
                 "Rows of zeros among one-hot labels are left out, as examples without a vote: if they are images without a "
                 "finding, the labels are multi-label; use Prevalence.multilabel(…). For rows to ignore use class numbers and "
@@ -315,7 +308,7 @@ def finding_batch(
     if outputs.ndim < 2 or outputs.shape[1] != findings or target.shape != outputs.shape or target.is_complex():
         came = f"{tuple(outputs.shape)} and {tuple(target.shape)}: give a column for each finding, NaN where it was not read"
         raise ValueError(f"Expected multi-label logits and target of one shape (n, {findings}, …), but got {came}.")
-    values = rows_of(target).detach()
+    values = rows_of(target)
     values = values if values.is_floating_point() else values.long()
     read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
     multiple = None
@@ -333,16 +326,14 @@ def finding_batch(
     votes = None if whole else torch.where(valid[..., None], torch.stack([1 - present, present], -1), 0.0).to(like.dtype)
     if prevalence.patterns is None and multiple is None and readable and bool(read.all()):
         count = torch.full((findings,), len(values), dtype=like.dtype)
-        return LabelledBatch(outputs, Labels(index, votes, None, 2, count), None, outputs.shape, nonfinite)
-    weights = torch.ones_like(present)
+        return LabelledBatch(outputs, Labels(index, votes, 2, count), None, outputs.shape, nonfinite)
+    multiples = wide(valid)
     if prevalence.patterns is not None:
-        weights = prevalence.patterns.of_rows(torch.where(read, values, torch.nan)).T
-    weights = weights if multiple is None else weights * multiple
-    unread = ~valid.any(1, keepdim=True)
-    multiples = torch.where(unread, UNREAD, weights)
-    examples = torch.where(valid, weights, 0.0).sum(1)
-    count = torch.where(unread[:, 0], UNREAD * len(values), examples)
-    labels = Labels(index, votes, valid | unread, 2, count, multiples=multiples)
+        multiples = multiples * prevalence.patterns.of_rows(torch.where(read, values, torch.nan)).T
+    multiples = multiples if multiple is None else multiples * multiple
+    examples, unread = multiples.sum(1), ~valid.any(1)
+    count = torch.where(unread, UNREAD * len(values), examples)
+    labels = Labels(index, votes, 2, count, torch.where(unread[:, None], UNREAD, multiples))
     return LabelledBatch(outputs, labels, None, outputs.shape, nonfinite, examples)
 
 
@@ -365,47 +356,23 @@ def regression_batch(
     if group is not None:
         support, first = gather_ranks(support, group).flatten(0, 1), dist.get_rank(group) * len(target)
     index = torch.arange(first, first + len(target), device=target.device)
-    return LabelledBatch(outputs, Labels(index, None, None, len(support), len(target)), support, target.shape[:1], nonfinite)
+    return LabelledBatch(outputs, Labels(index, None, len(support), len(target)), support, target.shape[:1], nonfinite)
 
 
 def finding(batch: LabelledBatch, number: int) -> LabelledBatch | None:
     """Return one finding of a multi-label batch as a batch of two classes, without the rows that were not read."""
     labels = batch.labels
     use: slice | Tensor = slice(None)
-    if labels.valid is not None:
+    if labels.multiples is not None:
         assert isinstance(batch.examples, Tensor)
         if float(batch.examples[number]) == 0:
             return None
-        use = labels.valid[number]
+        use = labels.multiples[number] > 0
     index, votes = (None if part is None else part[number][use] for part in (labels.index, labels.votes))
     outputs = rows_of(batch.outputs)[use, number, None]
-    own = Labels(index, votes, None, 2, len(outputs))
+    own = Labels(index, votes, 2, len(outputs))
     shape = outputs.shape[:1] if batch.outputs.ndim == 2 else outputs.shape  # two dimensions for cells of maps
     return LabelledBatch(outputs, own, None, shape, batch.nonfinite)
-
-
-def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
-    """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
-    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
-        remedy = "call the class, and pass other arguments by name (marginal=…)"
-        raise ValueError(f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: {remedy}.")
-    if isinstance(prevalence, MultilabelPrevalence):
-        if not isinstance(likelihood, Bernoulli | Findings):
-            came = f"{type(likelihood).__name__}: leave out `likelihood`"
-            raise ValueError(f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got {came}.")
-    elif isinstance(prevalence, Prevalence):
-        if not likelihood.over_classes:
-            came = f"a Prevalence of {prevalence.num_classes} classes: a density has no classes"
-            raise ValueError(f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got {came}.")
-        if likelihood.num_classes not in (None, prevalence.num_classes):
-            wanted = f"{likelihood.num_classes} classes for {type(likelihood).__name__}"
-            raise ValueError(f"Expected a prevalence of {wanted}, but got {prevalence.num_classes}: list the same in both.")
-    elif isinstance(prevalence, ContinuousPrevalence):
-        if likelihood.over_classes:
-            came = "a ContinuousPrevalence: use Prevalence([…]), or Gaussian() for regression"
-            raise ValueError(f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got {came}.")
-    else:
-        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
 
 def check_options(reduction: object, nonfinite: object, ignore_index: object) -> None:
@@ -441,7 +408,7 @@ def _check_tensors(outputs: object, target: object, name: str) -> None:
     if not outputs.is_floating_point():
         remedy = "pass the outputs of the last layer, without a softmax"
         raise ValueError(f"Expected {name} to be an unnormalised float tensor, but got {outputs.dtype}: {remedy}.")
-    if outputs.ndim == 0 or outputs.shape[0] == 0:
+    if outputs.ndim == 0 or outputs.numel() == 0:
         raise ValueError(
             "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
         )
@@ -454,14 +421,12 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
         came = f"{target.dtype} of shape {tuple(target.shape)}: call `target.long()` on class numbers"
         raise ValueError(f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {came}.")
     index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
-    if index.shape[0] == 0:
-        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     if cannot_be_read(index):
         valid = index != ignore_index
-        return Labels(torch.where(valid, index, 0), None, valid, num_classes, valid.sum())
+        return Labels(torch.where(valid, index, 0), None, num_classes, valid.sum(), valid)
     low, high = torch.aminmax(index)
     if 0 <= int(low) and int(high) < num_classes and not 0 <= ignore_index < num_classes:
-        return Labels(index, None, None, num_classes, index.shape[0])
+        return Labels(index, None, num_classes, index.shape[0])
     valid = index != ignore_index
     count = int(torch.count_nonzero(valid))
     if count == 0:
@@ -474,14 +439,12 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
         low, high = torch.aminmax(index[valid])
         remedy = f"number the classes from 0, or mark rows by ignore_index={None if ignore_index == NO_LABEL else ignore_index}"
         raise ValueError(f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: {remedy}.")
-    return Labels(inside, None, valid, num_classes, count, filler)
+    return Labels(inside, None, num_classes, count, valid)
 
 
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
     """Return soft labels `(n, k)` as checked `Labels`: rows sum to 1, up to rounding; a row of zeros is ignored."""
     votes = target.to(like.dtype)
-    if len(votes) == 0:
-        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     sums = votes.sum(1)
     coarse = torch.finfo(target.dtype).eps > 1e-4
     if coarse:
@@ -502,5 +465,5 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
         count = int(torch.count_nonzero(sums))
         if count == 0:
             raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
-        return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
-    return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))
+        return Labels(None, votes, votes.shape[1], count, None if count == len(votes) else sums != 0)
+    return Labels(None, votes, votes.shape[1], torch.count_nonzero(sums), sums != 0)

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from ..likelihoods import Bernoulli, Categorical, Findings, Likelihood
+from ..likelihoods import Categorical, Likelihood
+from ..likelihoods.standard import likelihood_of
 from ..marginals import (
     BatchMarginal,
     FindingMarginals,
@@ -29,7 +30,6 @@ from .batch import (
     NonFinite,
     Reduction,
     check_options,
-    check_pair,
     checked_batch,
     full_precision,
 )
@@ -105,7 +105,7 @@ def information_gain_loss(
     group = sharing_group(process_group, training)
     options = reduction, ignore_index, nonfinite, sample_weight, reference, group
     batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
-    rows = usable(rows_given(unlabelled, unlabelled_weight, unlabelled_evidence), prevalence, group)
+    rows = usable(unlabelled, prevalence, group, unlabelled_weight, unlabelled_evidence)
     marginal = marginal_of(marginal, prevalence)
     if rows is None and terms.cancels:
         return cross_entropy(batch, likelihood, terms.log_offset, None, reduction, group)
@@ -116,9 +116,7 @@ def information_gain_loss(
         return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
     tables = tables_of(batch, rows, likelihood)
     marginal.prepare(len(terms.reference) if terms.at_population else int((terms.sampling > 0).sum()) + 1)
-    assert isinstance(prevalence, Prevalence)
-    mean = None if prevalence.is_unknown else BatchMarginal()
-    return loss_with_rows(batch, tables, terms, likelihood, reduction, group, marginal, mean, fused)
+    return loss_with_rows(batch, tables, terms, likelihood, reduction, group, marginal, BatchMarginal(), fused)
 
 
 def weighted_loss(
@@ -178,12 +176,10 @@ def logit_adjusted_loss(
     """
     options = reduction, ignore_index, nonfinite, sample_weight
     batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, *options)
-    rows = usable(rows_given(unlabelled, unlabelled_weight, unlabelled_evidence), prevalence, None)
+    rows = usable(unlabelled, prevalence, None, unlabelled_weight, unlabelled_evidence)
     if rows is None:
         return cross_entropy(batch, likelihood, terms.log_offset, None, reduction)
-    assert isinstance(prevalence, Prevalence)
-    mean = None if prevalence.is_unknown else BatchMarginal()
-    return loss_with_rows(batch, tables_of(batch, rows, likelihood), terms, likelihood, reduction, mean=mean)
+    return loss_with_rows(batch, tables_of(batch, rows, likelihood), terms, likelihood, reduction, mean=BatchMarginal())
 
 
 def log_likelihood_loss(
@@ -210,16 +206,6 @@ def log_likelihood_loss(
     options = reduction, ignore_index, nonfinite, sample_weight
     batch, _, likelihood = _checked(logits, target, prevalence, likelihood, *options)
     return cross_entropy(batch, likelihood, None, None, reduction)
-
-
-def likelihood_of(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
-    """Return the checked likelihood: Categorical by default, and a logit for each finding of a multi-label prevalence."""
-    if isinstance(prevalence, MultilabelPrevalence):
-        check_pair(Bernoulli() if likelihood is None else likelihood, prevalence)
-        return Findings(prevalence.num_findings)
-    likelihood = Categorical() if likelihood is None else likelihood
-    check_pair(likelihood, prevalence)
-    return likelihood
 
 
 def marginal_of(marginal: Marginal | None, prevalence: AnyPrevalence) -> Marginal:
@@ -308,7 +294,8 @@ def gain_loss(
         rows = labels.count if isinstance(labels.count, int) else labels.rows
         rows = rows if group is None else rows * dist.get_world_size(group)
         read = None
-        if log_m.ndim > 1 and (labels.valid is not None or group is not None):  # ranks must agree whether they ask each other
+        uneven = labels.multiples is not None or group is not None  # ranks must agree whether they ask each other
+        if log_m.ndim > 1 and uneven:
             read = sum_over_ranks(torch.as_tensor(labels.count).to(log_m), group) > UNREAD**0.5
         return marginal.update(MinibatchEstimate(log_m, rows, measure, readable and batch.nonfinite == "raise", read=read))
 
@@ -319,15 +306,17 @@ def gain_loss(
     return batch.reduce(-gain, reduction, group)
 
 
-def rows_given(unlabelled: Tensor | PopulationRows | None, weight: float | None, evidence: float) -> PopulationRows | None:
-    """Return the unlabelled rows of a call as one object; None if there are none."""
-    if unlabelled is None or isinstance(unlabelled, PopulationRows):
-        return unlabelled
-    return PopulationRows(unlabelled, weight, evidence)
-
-
-def usable(rows: PopulationRows | None, prevalence: AnyPrevalence, group: dist.ProcessGroup | None) -> PopulationRows | None:
-    """Return the unlabelled rows; None if there are none to use. Raise a ValueError if they are required."""
+def usable(
+    unlabelled: Tensor | PopulationRows | None,
+    prevalence: AnyPrevalence,
+    group: dist.ProcessGroup | None,
+    weight: float | None = None,
+    evidence: float = EVIDENCE,
+) -> PopulationRows | None:
+    """Return the unlabelled rows as one object; None if there are none to use. Raise a ValueError if they are required."""
+    rows = unlabelled
+    if rows is not None and not isinstance(rows, PopulationRows):
+        rows = PopulationRows(rows, weight, evidence)
     if rows is not None and isinstance(prevalence, MultilabelPrevalence):
         remedy = "use one loss for each finding, [InformationGainLoss(each, Bernoulli()) for each in prevalence], on its column"
         raise ValueError(f"Expected no `unlabelled` rows with a multi-label prevalence, but got some: {remedy}.")
@@ -359,7 +348,7 @@ def cross_entropy(
         table = at_reference(likelihood.table(batch.rows(), batch.support), log_offset)
         loss = labels.mask(-labels.gather(table if weights is None else table * weights))
         return batch.reduce(loss, reduction, group)
-    plain = labels.valid is None and labels.multiples is None and weights is None and group is None and reduction != "none"
+    plain = labels.multiples is None and weights is None and group is None and reduction != "none"
     if plain and batch.outputs.numel() > LARGE and not cannot_be_read(batch.outputs):
         if (fused := fused_cross_entropy(batch, log_offset, reduction)) is not None:
             return fused
@@ -371,10 +360,11 @@ def cross_entropy(
 
 def importance(terms: PriorTerms) -> Float[Tensor, ...]:
     """Return π_k/ρ_k, the weights of the weighted loss, or raise a ValueError if ρ has no density."""
-    if terms.log_importance is None:
+    if terms.population is None:
         remedy = "pass it, because the ratio of the two is the weight"
         raise ValueError(f"Expected ContinuousPrevalence with both densities, but `sampling` is None: {remedy}.")
-    return terms.log_importance.exp()
+    weights = terms.population / terms.sampling
+    return weights.unsqueeze(-2) if weights.ndim > 1 else weights  # several findings
 
 
 def log_sum_of(

@@ -123,18 +123,18 @@ class _WithGradient(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, batch: LabelledBatch, again: Any, loss: Tensor, gradient: Tensor) -> Tensor:
         labels = batch.labels
         # tensors as long as the batch are saved by autograd: freed after the backward pass, and checked for changes
-        ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples)
-        ctx.facts = batch.shape, batch.nonfinite, batch.examples, labels.size, labels.count, labels.filler
+        ctx.save_for_backward(logits, labels.index, labels.multiples)
+        ctx.facts = batch.shape, batch.nonfinite, batch.examples, labels.size, labels.count
         ctx.again, ctx.gradient = again, gradient
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        logits, index, valid, multiples = ctx.saved_tensors
+        logits, index, multiples = ctx.saved_tensors
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None or torch.is_grad_enabled():
-            shape, nonfinite, examples, size, count, filler = ctx.facts
-            labels = Labels(index, None, valid, size, count, filler, multiples)
+            shape, nonfinite, examples, size, count = ctx.facts
+            labels = Labels(index, None, size, count, multiples)
             batch, (closed, composed, options) = LabelledBatch(logits, labels, None, shape, nonfinite, examples), ctx.again
             with torch.autocast("cpu", enabled=False):
                 if torch.is_grad_enabled():  # create_graph=True

@@ -34,11 +34,10 @@ class PriorTerms:
         sampling: ρ_k; in regression 1/k each, because the support is a sample.
         log_offset: log r_k − log π_k, which turns p(k|x,w) into p_r(k|x,w) up to normalisation; None where r = π.
         log_adjust: log ρ_k − log π_k, the offset of logit adjustment.
-        log_importance: log π_k − log ρ_k, the weight of the weighted loss; None in regression where ρ has no density.
         evidence: κ.
         plain: whether r = ρ, which makes every β 1.
         at_population: whether r = π.
-        population: π_k; None in regression.
+        population: π_k; in regression the mass of each support point under π, (π/ρ)/k, or None where ρ has no density.
         of_marginal: ρ_k − κ r_k, the weight of log p(k|w) in the mean loss; None if κ = 0, where each row has its own
             log p(y_n|w).
         cancels: whether p(y|w) cancels, as r = ρ and κ = 1: the loss is the cross-entropy at the sampled mix, logit adjustment.
@@ -48,7 +47,6 @@ class PriorTerms:
     sampling: Tensor
     log_offset: Tensor | None
     log_adjust: Tensor
-    log_importance: Tensor | None
     evidence: float
     plain: bool
     at_population: bool
@@ -71,23 +69,16 @@ class PriorTerms:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device and in another dtype."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        moved: dict[str, Any] = {name: value.to(device, dtype) for name, value in parts.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        return self._each(lambda part: part.to(device, dtype))
 
     def of_finding(self, number: int) -> PriorTerms:
         """Return the terms of one of several findings."""
-        offsets = (self.log_offset, self.log_adjust, self.log_importance)
-        log_offset, log_adjust, log_importance = (None if each is None else each[number, 0] for each in offsets)
-        assert log_adjust is not None
-        return replace(
-            self,
-            reference=self.reference[number],
-            sampling=self.sampling[number],
-            log_offset=log_offset,
-            log_adjust=log_adjust,
-            log_importance=log_importance,
-        )
+        return self._each(lambda part: part[number].squeeze(0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PriorTerms:
+        parts = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        changed: dict[str, Any] = {name: change(value) for name, value in parts.items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
 
 
 def information_gain(
@@ -222,7 +213,6 @@ def prior_terms(prevalence: AnyPrevalence, reference: Any, like: Tensor, support
         sampling=rho,
         log_offset=None if at_population else to_reference,
         log_adjust=to_sampling,
-        log_importance=-to_sampling,
         evidence=prevalence.evidence,
         plain=bool((r == rho).all()),
         at_population=at_population,
@@ -255,10 +245,10 @@ def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: 
         sampling=flat,
         log_offset=log_offset,
         log_adjust=-log_pi,
-        log_importance=None if log_rho is None else log_pi - log_rho,
         evidence=prevalence.evidence,
         plain=plain,
         at_population=at_population,
+        population=None if log_rho is None else torch.exp(log_pi - log_rho) * flat,
     )
 
 

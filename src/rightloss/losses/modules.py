@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..arrays import rows_of
 from ..likelihoods import Likelihood
+from ..likelihoods.standard import likelihood_of
 from ..marginals import (
     BatchMarginal,
     Marginal,
@@ -32,16 +33,14 @@ from ..prevalence import (
     frequencies,
 )
 from ..tensors import tensor_of
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, class_batch, full_precision
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, checked_batch, full_precision
 from .functional import (
     cross_entropy,
     gain_loss,
     importance,
-    likelihood_of,
     loss_with_rows,
     marginal_of,
     measure_of,
-    rows_given,
     usable,
 )
 from .gain import PriorTerms, at_reference, log_mean_prediction, prior_terms
@@ -80,7 +79,6 @@ class _Loss(nn.Module):
         self.unlabelled_weight, self.unlabelled_evidence = rows.weight, rows.evidence
         self._prevalence, self.reduction, self.ignore_index, self.nonfinite = prevalence, reduction, ignore_index, nonfinite
         self._at_population = isinstance(reference, str)  # and updated with π if π is learned
-        self._num_classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         self._unknown = isinstance(prevalence, Prevalence) and prevalence.is_unknown
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
@@ -191,11 +189,8 @@ class _Loss(nn.Module):
         self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None, sample_weight: Tensor | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
         """Return the checked batch, and the prior terms of its labels."""
-        options = self.ignore_index, self.nonfinite
-        if self._num_classes is not None:
-            batch = class_batch(logits, target, self.likelihood, self._num_classes, *options, sample_weight)
-            return batch, self.prior_terms.like(logits)
-        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options, group, sample_weight)
+        options = self.ignore_index, self.nonfinite, group, sample_weight
+        batch = checked_batch(logits, target, self._prevalence, self.likelihood, *options)
         if batch.support is None:
             return batch, self.terms(logits)
         return batch, prior_terms(self._prevalence, self._reference, logits, batch.support)
@@ -223,8 +218,7 @@ class _Loss(nn.Module):
                 raise ValueError(f"Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got {came}.")
         if not self._takes_unlabelled:
             return None
-        rows = rows_given(unlabelled, self.unlabelled_weight, self.unlabelled_evidence)
-        return usable(rows, self._prevalence, group)
+        return usable(unlabelled, self._prevalence, group, self.unlabelled_weight, self.unlabelled_evidence)
 
     def _make_population_marginal(self, decay: float) -> RunningMarginal:
         if self.population_marginal is None:

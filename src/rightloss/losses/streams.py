@@ -252,23 +252,23 @@ def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multip
     """
     like = labels.index if labels.index is not None else labels.votes
     assert like is not None
-    last, filler = int(sampled.sum()), labels.filler
+    last = int(sampled.sum())
     if last < len(sampled):
         column = (torch.cumsum(sampled, 0) - 1).clamp_min(0).to(like.device)
-        like, filler = column[like] if labels.votes is None else like[..., sampled.to(like.device)], int(column[filler])
+        like = column[like] if labels.votes is None else like[..., sampled.to(like.device)]
     if labels.votes is None:
         index, votes = F.pad(like, (0, rows), value=last), None
     else:
         index, votes = None, F.pad(like, (0, 1, 0, rows))
         votes[..., like.shape[-2] :, last] = 1.0
-    valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
     multiples = None
     if multiple is not None or labels.multiples is not None:
         own = wide(torch.ones(labels.rows, device=like.device) if labels.multiples is None else labels.multiples)
         each = torch.as_tensor(1 if multiple is None else multiple, dtype=own.dtype, device=own.device).unsqueeze(-1)
-        multiples = torch.cat([own.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
+        sets = torch.broadcast_shapes(own.shape[:-1], each.shape[:-1])
+        multiples = torch.cat([own.expand(*sets, -1), each.expand(*sets, rows)], -1)
     count = labels.count + rows if multiple is None else labels.count + multiple * rows
-    return Labels(index, votes, valid, last + 1, count, filler, multiples)
+    return Labels(index, votes, last + 1, count, multiples)
 
 
 def stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
@@ -297,7 +297,6 @@ def _computed_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: float |
         sampling=mix(terms.sampling),
         log_offset=offset(terms.log_offset),
         log_adjust=offset(terms.log_adjust),
-        log_importance=None,
         at_population=False,
     )
 

@@ -161,7 +161,7 @@ class AuxiliaryMarginal(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the state from `get_extra_state`."""
-        if self.network is not None and state:
+        if self.network is not None:
             self.optimizer.load_state_dict(state["optimizer"])
             self._generator.set_state(state["generator"])
 

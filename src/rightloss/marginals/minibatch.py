@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..tensors import ordinary
 from .contract import Marginal, MinibatchEstimate, cannot_be_read, check_classes, in_transform
 from .pool import PoolMarginal
 
@@ -163,7 +164,7 @@ class RunningMarginal(nn.Module):
             self.steps.copy_(self.steps + use)
         elif _is_finite(estimate):
             # bypass nn.Module's attribute handling, which costs as much as the average
-            self._buffers["log_average"] = _ordinary(log_q) if log_q.is_inference() else log_q
+            self._buffers["log_average"] = ordinary(log_q)
             self._buffers["steps"].add_(_ONE)  # type: ignore[union-attr]
         return log_q
 
@@ -280,12 +281,6 @@ def _log_shares(portion: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _is_finite(estimate: MinibatchEstimate) -> bool:
     return estimate.finite or math.isfinite(float(estimate.log_m.sum()))
-
-
-def _ordinary(tensor: Tensor) -> Tensor:
-    """Return a tensor made under `torch.inference_mode` as a normal one."""
-    with torch.inference_mode(False):
-        return tensor.clone()
 
 
 def _log(value: float) -> float:

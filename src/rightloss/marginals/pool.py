@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arrays import checked_int
 from ..tensors import in_mode
 from .contract import MinibatchEstimate, Reference
 
@@ -41,10 +42,9 @@ class PoolMarginal(nn.Module):
 
     def __init__(self, model: nn.Module, loader: Iterable[Any], every: int = 100, labelled: bool = True) -> None:
         super().__init__()
-        if every < 1:
-            raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}: 1 makes a pass for every batch.")
         self._model = Reference(model)
-        self.loader, self.every, self.labelled = loader, int(every), labelled
+        self.loader, self.labelled = loader, labelled
+        self.every = checked_int(every, "every", 1, remedy="1 makes a pass for every batch")
         self._calls, self._over_classes = 0, True
         self._last_pass: Any = None  # log q; in regression, where the support changes, the outputs from which log q is computed
 

@@ -110,7 +110,7 @@ class ResumableSampler(Sampler[Item]):
         seed, handed = state["seed"], state["handed"]
         if not -1 <= seed < 2**63 or not 0 <= handed <= (0 if seed == -1 else self._length):
             raise ValueError(f"Expected a place within an epoch, but got seed {seed}, handed {handed}: save it again.")
-        generator = state["generator"].detach().cpu().clone()
+        generator = state["generator"].cpu().clone()
         try:
             self._generator.set_state(generator)
         except (RuntimeError, TypeError) as error:

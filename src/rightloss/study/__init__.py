@@ -34,19 +34,14 @@ if TYPE_CHECKING:
     from .toy.study import ToyConfig as ToyConfig
     from .toy.study import run_toy as run_toy
 
-_MODULE_OF = {
-    "PRESETS": "config",
-    "StudyConfig": "config",
-    "run_study": "execute",
-    "read_one_file": "results",
-    "write_one_file": "results",
-    "StudyResults": "results",
-    "read_study": "results",
-    "FiveRatings": "toy.population",
-    "TwoGaussians": "toy.population",
-    "ToyConfig": "toy.study",
-    "run_toy": "toy.study",
+_NAMES_OF = {
+    "config": "PRESETS StudyConfig",
+    "execute": "run_study",
+    "results": "StudyResults read_one_file read_study write_one_file",
+    "toy.population": "FiveRatings TwoGaussians",
+    "toy.study": "ToyConfig run_toy",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 __all__ = [*_MODULE_OF]
 
 

@@ -100,24 +100,18 @@ class Training:
         metavar="SCALE",
     )
     precision: str = _option(
-        "32-true",
-        "precision",
-        "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; results depend on it.",
-        MACHINE,
+        "32-true", "precision", "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; results depend on it.", MACHINE
     )
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "views", "test_views", "checkpoints", "members"):
+        for name in ("steps", "batch_size", "views", "test_views", "members"):
             checked_int(getattr(self, name), name, 1)
         for name in ("views", "test_views"):
             if getattr(self, name) % 3:
                 raise ValueError(
                     f"Expected `{name}` to be a multiple of 3, but got {getattr(self, name)}: views come in triplets."
                 )
-        if self.checkpoints > self.steps:
-            raise ValueError(
-                f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: use fewer checkpoints."
-            )
+        checked_int(self.checkpoints, "checkpoints", 1, self.steps, "no more than there are steps")
         checked_number(self.weight_decay, "weight_decay", 0.0)
         if not 0 <= self.averaging < 1:
             raise ValueError(f"Expected `averaging` from 0 and below 1, but got {self.averaging}: 0 for none.")
@@ -385,7 +379,7 @@ class StudyConfig:
 
     def _check_numbers(self) -> None:
         for population in self.populations:
-            if population is not None and not (_is_number(population) and 0 < population < 1):
+            if population is not None and not (isinstance(population, float) and 0 < population < 1):
                 raise ValueError(
                     f"Expected a prevalence between 0 and 1, but got {population!r}: "
                     "the share of malignant nodules in the population, such as 0.001."
@@ -394,28 +388,21 @@ class StudyConfig:
         checked_int(self.num_folds, "num_folds", 3, remedy="to test, to validate, and to train on")
         checked_int(self.folds, "folds", 1, self.num_folds, "the number of folds to test")
         checked_number(self.evidence, "evidence", 0.0, remedy="people counted per training example")
-        if not _is_number(self.unlabelled) or not 0 <= self.unlabelled < 1:
-            raise ValueError(
-                f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
-                "who lose their labels, such as 0.8."
-            )
-        weight = self.unlabelled_weight
-        if weight is not None and not (_is_number(weight) and 0 < weight < math.inf):
-            raise ValueError(
-                f"Expected `unlabelled_weight` above 0, but got {weight!r}: the mass of the unlabelled patients against the "
-                "labelled ones, such as 3."
-            )
+        remedy = "the share of the training patients who lose their labels, such as 0.8"
+        checked_number(self.unlabelled, "unlabelled", 0.0, 0.9999, remedy)
+        if self.unlabelled_weight is not None:
+            remedy = "the mass of the unlabelled patients against the labelled ones, such as 3"
+            checked_number(self.unlabelled_weight, "unlabelled_weight", 1e-6, remedy=remedy)
 
     def _check_combinations(self) -> None:
         ordinal = [each for each in self.likelihoods if each != "categorical"]
-        if self.task == "rating":
-            if any(population is not None for population in self.populations):
-                raise ValueError("Expected no prevalence for ratings, but got one: their population is the data set's shares.")
-        elif None in self.populations:
+        if self.task == "rating" and self.populations != (None,):
+            raise ValueError("Expected no prevalence for ratings, but got one: their population is the data set's shares.")
+        if self.task != "rating" and None in self.populations:
             raise ValueError(
                 "Expected a prevalence for two classes, but got None: the share of malignant nodules, such as 0.001."
             )
-        elif ordinal:
+        if self.task != "rating" and ordinal:
             raise ValueError(f"Expected the likelihood 'categorical' for two classes, but got {ordinal}: ratings have these.")
         images = [net for net in self.nets if net in (*IMAGE_NETS, "both")]
         slow = [each for each in self.inferences if each in OF_TABLES]
@@ -475,10 +462,6 @@ def label_draw(data: str, fold: int, seed: int) -> str:
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content with tuples in place of JSON's lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _BOTH_NETS = IMAGE_NETS[:2]

@@ -46,7 +46,8 @@ class Engine(Protocol):
         Args:
             work: trains a group.
             groups: the groups.
-            report: called from time to time with the number of a group and the share of it that is done; not on Ray.
+            report: called from time to time with the number of a group and the share of it that is done, less if the group is
+                run again; not on Ray.
 
         Raises:
             ChildProcessError: the processes of a group died repeatedly.
@@ -147,7 +148,7 @@ class Processes:
 
         if not groups:
             return
-        packed, deaths, told = _packed(work), [0] * len(groups), [0.0] * len(groups)
+        packed, deaths = _packed(work), [0] * len(groups)
         shares = multiprocessing.get_context("spawn").RawArray("d", len(groups))
         pool = new_pool(min(self.workers or processors(), len(groups)), _prepare_worker, (shares,))
 
@@ -160,9 +161,7 @@ class Processes:
             while running:
                 done = wait_for_some(pool, running, _PAUSE)
                 for number in running.values():
-                    if shares[number] > told[number]:
-                        told[number] = shares[number]
-                        report(number, told[number])
+                    report(number, shares[number])
                 for future in done:
                     number = running.pop(future)
                     try:

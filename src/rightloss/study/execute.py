@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from .config import Group, Source, StudyConfig
 from .engines import Engine, InProcess, Work
 from .results import (
     DataSummary,
-    RunResult,
     StudyResults,
     data_path,
     read_config,
@@ -77,16 +76,20 @@ def run_study(
         read_config(out)  # the folder of something else is not overwritten
     total = len(config.groups())
     progress(0.0, total, "reading the data")
-    summaries = _new_summaries(config, out)  # before anything is written: bad data are refused here
+    summaries = _summaries(config, out)  # before anything is written: bad data are refused here
     with ExitStack() as stack:
         with _writing(out):
             for name in _FOLDERS:
                 (out / name).mkdir(parents=True, exist_ok=True)
             stack.enter_context(only_run(out / "study.json"))
             _begin(config, out, summaries)
-        groups = _missing(config, out)
+        groups = _missing(config, out, {source.name: summary for source, summary in summaries.items()})
         if groups:
-            _run(groups, out, InProcess() if engine is None else engine, _counted(progress, groups, total), work or _training())
+            if work is None:
+                from .training import train_group
+
+                work = train_group
+            _run(groups, out, InProcess() if engine is None else engine, _counted(progress, groups, total), work)
         progress(float(total), total, "done")
         return read_study(out)
 
@@ -144,21 +147,16 @@ def _run(groups: list[Group], out: Path, engine: Engine, report: Callable[[int, 
     report(0, 0.0)
     with closing(engine.run(work, groups, report)) as finished:
         for number, results in finished:
-            _write(out, groups[number], results)
+            group, came = groups[number], sorted(result.config.key for result in results)
+            assert came == sorted(run.key for run in group.runs), f"{group.label}: other runs came back"
+            with _writing(out):
+                for result in results:
+                    write_run(out, result)
             report(number, 1.0)
 
 
-def _write(out: Path, group: Group, results: list[RunResult]) -> None:
-    came = [result.config for result in results]
-    assert sorted(run.key for run in came) == sorted(run.key for run in group.runs), f"{group.label}: other runs came back"
-    with _writing(out):
-        for result in results:
-            write_run(out, result)
-
-
-def _missing(config: StudyConfig, out: Path) -> list[Group]:
+def _missing(config: StudyConfig, out: Path, data: Mapping[str, DataSummary]) -> list[Group]:
     """Return the groups with their unfinished runs; raise an error if a result is damaged."""
-    data = {each.name: read_data(out, each.name, config.task, each.digest) for each in config.sources}
     groups = [
         replace(each, runs=tuple(run for run in each.runs if read_run(out, run, data[run.data]) is None))
         for each in config.groups()
@@ -177,27 +175,26 @@ def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[i
     return report
 
 
-def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSummary]]:
-    """Return summaries of the data sets that are missing in `out`; raise an error if one there is damaged."""
+def _summaries(config: StudyConfig, out: Path) -> dict[Source, DataSummary]:
+    """Return the data sets, from `out` or made anew; raise an error if one there is damaged."""
     from .datasets import summary_of
 
-    summaries = []
-    for source in config.sources:
-        if data_path(out, source.name, config.task, source.digest).exists():
-            read_data(out, source.name, config.task, source.digest)
-        else:
-            summaries.append((source, summary_of(source, config.task)))
-    return summaries
+    there = {each: data_path(out, each.name, config.task, each.digest).exists() for each in config.sources}
+    return {
+        each: read_data(out, each.name, config.task, each.digest) if found else summary_of(each, config.task)
+        for each, found in there.items()
+    }
 
 
-def _begin(config: StudyConfig, out: Path, summaries: list[tuple[Source, DataSummary]]) -> None:
-    """Remove what a killed run left half-written; write the data sets and the config."""
+def _begin(config: StudyConfig, out: Path, summaries: dict[Source, DataSummary]) -> None:
+    """Remove what a killed run left half-written; write the data sets that are missing, and the config."""
     ages = {**{out / name: 0.0 for name in _FOLDERS}, out: _STALE}  # a report may be in progress in the folder itself
     for path, age in ((path, age) for folder, age in ages.items() for path in folder.glob(_PARTIAL)):
         if time.time() - path.stat().st_mtime >= age:
             path.unlink(missing_ok=True)
-    for source, summary in summaries:
-        write_data(out, summary, config.task, source.digest)
+    for source, summary in summaries.items():
+        if not data_path(out, source.name, config.task, source.digest).exists():
+            write_data(out, summary, config.task, source.digest)
     write_config(out, config)
 
 
@@ -210,9 +207,3 @@ def _writing(out: Path) -> Iterator[None]:
             f"Expected to write the results to {out}, but could not ({error.strerror or error}): make room there, or choose "
             "another folder; finished runs are kept."
         ) from error
-
-
-def _training() -> Work:
-    from .training import train_group
-
-    return train_group

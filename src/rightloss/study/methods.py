@@ -15,7 +15,7 @@ from torch import nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..marginals import AuxiliaryMarginal, Marginal, RunningMarginal
+from ..marginals import AuxiliaryMarginal, BatchMarginal, Marginal, RunningMarginal
 from ..prevalence import Prevalence
 
 STARTS = ("population", "equal")  # the mix that a loss's logits are for, or equal classes
@@ -28,6 +28,7 @@ class Method:
 
     Attributes:
         title: in tables.
+        short: the same in fewer words, for figures.
         mix: of the classes that its logits are for.
         rival: the loss's class; None for the information gain.
         published: the information gain in the mix π, without evidence, with the minibatch's own marginal by default.
@@ -37,6 +38,7 @@ class Method:
     """
 
     title: str
+    short: str
     mix: Literal["population", "sampling"] = "population"
     rival: type[WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss] | None = None
     published: bool = False
@@ -54,10 +56,6 @@ class Method:
         """Whether their mass matters: in the published form p(y|w) is computed over them, whatever their number."""
         return self.takes_unlabelled and not self.published
 
-    @property
-    def takes_marginal(self) -> bool:
-        return self.rival is None
-
     def marginal_for(self, head: nn.Module) -> Marginal | None:
         """Return the marginal for a net with this output layer; None for the loss's own."""
         return None if self.marginal is None else self.marginal(head)
@@ -74,21 +72,18 @@ class Method:
         unlabelled_weight: float | None = None,
     ) -> Loss:
         """Return the loss, with its own marginal unless one is given, and without monitoring: results are checked later."""
-        loss = self._loss(prevalence, likelihood, marginal)
+        loss: Loss
+        if self.rival is not None:
+            loss = self.rival(prevalence, likelihood)
+        elif self.published:
+            loss = InformationGainLoss.as_published(prevalence, likelihood, marginal=marginal or BatchMarginal())
+        else:
+            loss = InformationGainLoss(prevalence, likelihood, marginal)
         if unlabelled_weight is not None:
             assert isinstance(loss, InformationGainLoss | LogitAdjustedLoss)
             loss.unlabelled_weight = unlabelled_weight
         loss.monitor = None
         return loss
-
-    def _loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None) -> Loss:
-        if self.rival is not None:
-            return self.rival(prevalence, likelihood)
-        if self.published:
-            return InformationGainLoss.as_published(
-                prevalence, likelihood, **({} if marginal is None else {"marginal": marginal})
-            )
-        return InformationGainLoss(prevalence, likelihood, marginal)
 
     def reference(self, prevalence: Prevalence) -> np.ndarray | None:
         """Return r; None for the sampled mix."""
@@ -102,15 +97,21 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "information-gain": Method("information gain (default)"),
-    "published": Method("information gain as published", published=True),
-    "published-running": Method("as published, running marginal", published=True, marginal=lambda head: RunningMarginal()),
-    "published-network": Method("as published, marginal network", published=True, marginal=AuxiliaryMarginal),
-    "weighted": Method("weighted loss", rival=WeightedLoss),
-    "logit-adjusted": Method("logit-adjusted loss", rival=LogitAdjustedLoss),
-    "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),
-    "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
-    "logit-adjusted-labelled": Method("logit-adjusted loss, labelled only", rival=LogitAdjustedLoss, labelled_only=True),
+    "information-gain": Method("information gain (default)", "information gain"),
+    "published": Method("information gain as published", "as published", published=True),
+    "published-running": Method(
+        "as published, running marginal", "as published, running", published=True, marginal=lambda head: RunningMarginal()
+    ),
+    "published-network": Method(
+        "as published, marginal network", "as published, network", published=True, marginal=AuxiliaryMarginal
+    ),
+    "weighted": Method("weighted loss", "weighted", rival=WeightedLoss),
+    "logit-adjusted": Method("logit-adjusted loss", "logit-adjusted", rival=LogitAdjustedLoss),
+    "corrected": Method("cross-entropy, then corrected", "corrected after", "sampling", LogLikelihoodLoss, corrected=True),
+    "plain": Method("cross-entropy as it is", "cross-entropy", "sampling", LogLikelihoodLoss),
+    "logit-adjusted-labelled": Method(
+        "logit-adjusted loss, labelled only", "logit-adj., labelled only", rival=LogitAdjustedLoss, labelled_only=True
+    ),
 }
 DEFAULT, ADJUSTED, ADJUSTED_LABELLED = "information-gain", "logit-adjusted", "logit-adjusted-labelled"
 # If every row is labelled: the other methods equal one of these.

@@ -10,17 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COLUMNS = (
-    "expected_log_likelihood",
-    "accuracy",
-    "weighted_accuracy",
-    "balanced_accuracy",
-    "ppv",
-    "npv",
-    "tpr",
-    "tnr",
-    "auc",
-)
+COLUMNS = ("expected_log_likelihood", "accuracy", "weighted_accuracy", "balanced_accuracy", "ppv", "npv", "tpr", "tnr", "auc")
 CITATION = (
     "Le Folgoc et al., “Bayesian Sampling Bias Correction: Training with the Right Loss Function”, 2020, arXiv:2006.13798"
 )

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
@@ -34,6 +34,8 @@ from ..lidc.splits import fold_numbers
 from ..serialization import open_npz
 from .config import RunConfig, StudyConfig, unique_name
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 _TRACED = 50
 _ARRAYS = ("labels", "votes", "ratings", "patients", "nodules", "pictures")  # of a data set
 
@@ -121,6 +123,14 @@ class StudyResults:
         return len(self.config.runs()) - len(self.runs)
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by key, in order of first occurrence."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 # Runs that differ only in fold and seed are pooled: a cell of the tables.
 
 
@@ -169,6 +179,12 @@ class Cell:
         return self.data.patients[self.rows]
 
     @property
+    def runs(self) -> dict[tuple[int, int], Int64[np.ndarray, " m"]]:
+        """Positions of the rows of each run, by fold and seed."""
+        found = dict.fromkeys(zip(self.fold.tolist(), self.seed.tolist(), strict=True))
+        return {(fold, seed): np.flatnonzero((self.fold == fold) & (self.seed == seed)) for fold, seed in found}
+
+    @property
     def population(self) -> Float64[np.ndarray, " k"]:
         """π by class; for None, the shares of the readers' votes in the whole data set."""
         if self.key.population is None:
@@ -190,17 +206,14 @@ def _moved(run: RunResult) -> Float64[np.ndarray, "n k"]:
 
 def cells(results: StudyResults) -> list[Cell]:
     """Return the cells, in the config's order of data, minibatches, nets, likelihoods, inferences, populations and losses."""
-    gathered: dict[CellKey, list[int]] = {}
-    for number, run in enumerate(results.runs):
-        gathered.setdefault(CellKey.of(run.config), []).append(number)
-    return [_cell(key, results, numbers) for key, numbers in gathered.items()]
+    pooled = grouped(results.runs, lambda run: CellKey.of(run.config))
+    return [_cell(key, results.data[key.data], runs) for key, runs in pooled.items()]
 
 
-def _cell(key: CellKey, results: StudyResults, numbers: list[int]) -> Cell:
-    runs = [results.runs[number] for number in numbers]
+def _cell(key: CellKey, data: DataSummary, runs: list[RunResult]) -> Cell:
     return Cell(
         key,
-        results.data[key.data],
+        data,
         np.concatenate([run.rows for run in runs]),
         np.concatenate([run.log_probs for run in runs]),
         np.concatenate([np.full(len(run.rows), run.config.fold) for run in runs]),
@@ -220,11 +233,7 @@ def write_run(out: Path, result: RunResult) -> None:
     path = _run_path(out, result.config)
     with whole_file(path.with_suffix(".npz")) as file:
         np.savez(file, allow_pickle=False, rows=result.rows, log_probs=result.log_probs)
-    content = {
-        "config": result.config.to_dict(),
-        **_choices(result),
-        "sha256": sha256_of(path.with_suffix(".npz")),
-    }
+    content = {"config": result.config.to_dict(), **_choices(result), "sha256": sha256_of(path.with_suffix(".npz"))}
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -296,13 +305,12 @@ def read_config(out: Path) -> StudyConfig:
         version = content["version"]
         if version == __version__:
             return StudyConfig.from_dict(content)
-        known = isinstance(version, str) and "preset" in content
+        if not isinstance(version, str) or "preset" not in content:
+            raise ValueError("it has no version")
     except (FileNotFoundError, IsADirectoryError):
         raise ValueError(f"Expected the folder of a study, but {out} has no study.json: run `rightloss study` first.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected {path} to hold a study's config, but it does not: choose another folder.") from error
-    if not known:
-        raise ValueError(f"Expected {path} to hold a study's config, but it has no version: choose another folder.")
     raise ValueError(
         f"Expected a study by rightloss {__version__}, but {path} was written by rightloss {version[:40]}: install that "
         "version to go on or to report on it, or choose another folder and run the study again."

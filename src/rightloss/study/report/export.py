@@ -173,13 +173,6 @@ _READING = "Intervals are 95 %, by patient; the report explains every column."
 _WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_one")  # in a wide terminal
 
 
-def open_console() -> Console:
-    """Return the terminal, 140 columns wide if output goes to a file."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-
-
 def print_summary(summary: Summary) -> None:
     """Print the table, and how the default stands; the report has the rest.
 
@@ -192,15 +185,9 @@ def print_summary(summary: Summary) -> None:
         >>> print_summary(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))
         The study is incomplete: 80 of 80 runs are missing, ...
     """
-    console = open_console()
-    console.print(wording.incomplete(summary) or wording.title(summary.config), markup=False)
-    console.print()
-    if summary.rows:
-        print_sections(console, _layouts(summary))
-        console.print()
-    for sentence in (*wording.headline(summary), *([_READING] if summary.rows else [])):
-        console.print(sentence, markup=False)
-    console.print()
+    title = wording.incomplete(summary) or wording.title(summary.config)
+    sentences = [*wording.headline(summary), *([_READING] if summary.rows else [])]
+    print_page(f"{title}\n", [*_layouts(summary)] if summary.rows else [], ["", *sentences] if summary.rows else sentences)
 
 
 def _layouts(summary: Summary) -> Iterator[tuple[list[str], Lines]]:
@@ -216,9 +203,21 @@ def _layouts(summary: Summary) -> Iterator[tuple[list[str], Lines]]:
         yield ["", *columns.values()], shown
 
 
-def print_sections(console: Console, layouts: Iterable[tuple[Sequence[str], Lines]], left: int = 1) -> None:
-    """Print the first of these tables that fits the terminal, or else the last: a header, and lines under titles. The first
-    `left` columns are text."""
+def print_page(title: str, layouts: Sequence[tuple[Sequence[str], Lines]], sentences: Iterable[str], left: int = 1) -> None:
+    """Print a title, the first of these tables that fits the terminal, or else the last, and sentences; 140 columns wide if
+    output goes to a file. A table is a header, and lines under titles; its first `left` columns are text."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    console.print(title, markup=False)
+    if layouts:
+        _print_table(console, layouts, left)
+    for sentence in sentences:
+        console.print(sentence, markup=False)
+    console.print()
+
+
+def _print_table(console: Console, layouts: Iterable[tuple[Sequence[str], Lines]], left: int) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -24,11 +24,11 @@ from ...lidc import rounded_mean
 from ...metrics import Figure, RocCurve, probability_histogram, reliability_curve, roc_curve
 from ..methods import METHODS
 from ..paper import RATINGS
-from ..results import Cell, CellKey, RunResult, StudyResults, cells, trace_steps
+from ..results import Cell, CellKey, RunResult, StudyResults, cells, grouped, trace_steps
 from ..summary import CellSummary, Summary
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
-from ..summary.wording import INFERENCES, LIKELIHOODS, STARTS, file_name, net, panel_title, short_method
+from ..summary.wording import INFERENCES, LIKELIHOODS, STARTS, file_name, net, panel_title
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,15 +38,12 @@ Keyed = TypeVar("Keyed", Cell, CellSummary)
 RARE = 0.05  # below this prevalence most probabilities are near 0: axes are logarithmic
 _LOWEST = -1.0  # lower end of the skill's axis
 _LEVELS = 5
-_BINS = {"histogram": 24, "reliability": 6}
+_BINS = 24  # of a histogram
 
 
-def grouped(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
+def _by(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
     """Group cells or rows by these fields of their keys."""
-    found: dict[tuple[object, ...], list[Keyed]] = {}
-    for each in some:
-        found.setdefault(tuple(getattr(each.key, name) for name in names), []).append(each)
-    return list(found.values())
+    return list(grouped(some, lambda each: tuple(getattr(each.key, name) for name in names)).values())
 
 
 # Intercepts.
@@ -56,10 +53,8 @@ def trace_figures(results: StudyResults) -> list[Drawing]:
     """Draw the mean prediction during training, of the first data set and net: the highest and the lowest prevalence first."""
     traced = [run for run in results.runs if run.trace]
     shared = ("data", "minibatches", "net", "likelihood", "inference")
-    by_rate: dict[float | None, list[RunResult]] = {}
-    for run in traced:
-        if all(getattr(run.config, name) == getattr(traced[0].config, name) for name in shared):
-            by_rate.setdefault(run.config.population, []).append(run)
+    same = (run for run in traced if all(getattr(run.config, each) == getattr(traced[0].config, each) for each in shared))
+    by_rate = grouped(same, lambda run: run.config.population)
     rates = sorted(by_rate, key=lambda rate: -(rate or 0.0))
     return [_trace(by_rate[rate], results) for rate in dict.fromkeys([*rates[:1], *rates[-1:], *rates])]
 
@@ -82,14 +77,11 @@ def _trace(runs: Sequence[RunResult], results: StudyResults) -> Drawing:
     y = _axis("mean prediction", [np.clip(run.trace, rate / 100, 1) for run in runs], "log")
     plots = []
     for start in config.starts:
-        by_loss = {
-            loss: [run for run in runs if (run.config.loss, run.config.start) == (loss, start)] for loss in config.losses
-        }
         series = [Series("π", [0, steps], [rate, rate], style=None)]
-        for style, some in enumerate(by_loss.values()):
-            if some:
+        for style, loss in enumerate(config.losses):
+            if some := [run for run in runs if (run.config.loss, run.config.start) == (loss, start)]:
                 mean, low, high = mean_and_range(some)
-                name = short_method(CellKey.of(some[0].config))
+                name = METHODS[loss].short
                 series.append(Series(name, trace_steps(steps)[: len(mean)], mean, low, high, style=style))
         title = f"π = {share(rate)}" + (f", {STARTS[start]}" if len(config.starts) > 1 else "")
         plots.append(Plot(title, x, y, series, f"mean prediction by training step and loss, {title}"))
@@ -112,14 +104,14 @@ def prevalence_figures(summary: Summary) -> list[Drawing]:
     drawings = []
     if config.task == "balanced" and len(config.nets) > 1:
         rows = [row for row in summary.rows if row.key.loss == main_loss(config)]
-        for some in grouped(rows, "data", "minibatches", "start", "inference"):
+        for some in _by(rows, "data", "minibatches", "start", "inference"):
             title = ", ".join([panel_title(some[0].key, config, without=("net",)), METHODS[some[0].key.loss].title])
             drawings.append(_over_prevalence(some, lambda key: net(key, config), "nets", f"By net: {title}"))
     if len(config.losses) > 1:
         rows = [row for row in summary.rows if row.key.loss != CONSTANT]
-        for some in grouped(rows, "data", "minibatches", "net", "likelihood", "start", "inference"):
+        for some in _by(rows, "data", "minibatches", "net", "likelihood", "start", "inference"):
             title = f"By loss: {panel_title(some[0].key, config)}"
-            drawings.append(_over_prevalence(some, short_method, "prevalences", title))
+            drawings.append(_over_prevalence(some, lambda key: METHODS[key.loss].short, "prevalences", title))
     return drawings
 
 
@@ -158,9 +150,9 @@ def inference_figures(summary: Summary) -> list[Drawing]:
     blind = {(*row.key[:2], row.key.population): row for row in summary.rows if row.key.loss == CONSTANT}
     rows = [row for row in summary.rows if row.key.loss != CONSTANT]
     found = []
-    for some in grouped(rows, "data", "minibatches", "net", "start"):
+    for some in _by(rows, "data", "minibatches", "net", "start"):
         title = panel_title(some[0].key, summary.config, without=("inference",))
-        plots = [_inferences(own, blind[*own[0].key[:2], own[0].key.population]) for own in grouped(some, "population")]
+        plots = [_inferences(own, blind[*own[0].key[:2], own[0].key.population]) for own in _by(some, "population")]
         found.append(Drawing(f"inferences-{file_name(title)}", title, tuple(plots)))
     return found
 
@@ -169,11 +161,11 @@ def _inferences(rows: Sequence[CellSummary], blind: CellSummary) -> Plot:
     names = list(dict.fromkeys(row.key.inference for row in rows))
     level = blind.figures[LOG_LIKELIHOOD].value
     series = [Series("always answering π", [-0.5, len(names) - 0.5], [level, level], style=None)]
-    by_loss = grouped(rows, "loss")
+    by_loss = _by(rows, "loss")
     for place, own in enumerate(by_loss):
         x = [names.index(row.key.inference) + 0.7 * ((place + 0.5) / len(by_loss) - 0.5) for row in own]
         series.append(
-            _with_bars(short_method(own[0].key), x, [row.figures[LOG_LIKELIHOOD] for row in own], place, joined=False)
+            _with_bars(METHODS[own[0].key.loss].short, x, [row.figures[LOG_LIKELIHOOD] for row in own], place, joined=False)
         )
     title = f"π = {share(rows[0].key.population or math.nan)}"
     ticks = {float(place): INFERENCES[name].removesuffix(" dropout") for place, name in enumerate(names)}
@@ -188,7 +180,7 @@ def rating_figures(results: StudyResults, summary: Summary) -> list[Drawing]:
     if results.config.task != "rating":
         return []
     found = []
-    for some in grouped(_of_default(results), "data", "minibatches", "net", "inference"):
+    for some in _by(_of_default(results), "data", "minibatches", "net", "inference"):
         title = panel_title(some[0].key, summary.config, without=("likelihood",))
         found.append(Drawing(f"ratings-{file_name(title)}", title, tuple(_near(cell.key, summary) for cell in some)))
     return found
@@ -230,29 +222,16 @@ def confusion(cell: Cell) -> Float64[np.ndarray, "5 5"]:
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
-    """One prevalence of a panel.
-
-    Attributes:
-        rate: π of malignant nodules.
-        cells: one for each method, in the config's order.
-    """
-
-    rate: float
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Panel:
     """Same data, minibatches, net, likelihood, start and inference.
 
     Attributes:
         title: the shared settings.
-        columns: by prevalence, in the config's order.
+        columns: by prevalence, a cell for each method, in the config's order.
     """
 
     title: str
-    columns: tuple[Column, ...]
+    columns: Mapping[float, Sequence[Cell]]
 
 
 def panels_of(results: StudyResults) -> list[Panel]:
@@ -261,20 +240,19 @@ def panels_of(results: StudyResults) -> list[Panel]:
         return []
     # Folds of an unfinished study may have a single class, for which nothing can be drawn.
     found = [cell for cell in cells(results) if len(set(cell.labels)) == 2]
-    groups = grouped(found, "start", "data", "minibatches", "net", "likelihood", "inference")
-    return [Panel(panel_title(group[0].key, results.config), _columns(group)) for group in groups]
-
-
-def _columns(group: list[Cell]) -> tuple[Column, ...]:
-    return tuple(Column(float(some[0].population[-1]), tuple(some)) for some in grouped(group, "population"))
+    groups = _by(found, "start", "data", "minibatches", "net", "likelihood", "inference")
+    return [
+        Panel(panel_title(group[0].key, results.config), grouped(group, lambda cell: float(cell.population[-1])))
+        for group in groups
+    ]
 
 
 def roc_figure(panel: Panel) -> Drawing:
     """Draw ROC curves, averaged over folds and seeds, and for each loss the predictions by class: a row per prevalence."""
     plots = []
-    for column in panel.columns:
-        title = f"π = {share(column.rate)}"
-        curves = [(short_method(cell.key), mean_roc(cell)) for cell in column.cells]
+    for rate, some in panel.columns.items():
+        title = f"π = {share(rate)}"
+        curves = [(METHODS[cell.key.loss].short, mean_roc(cell)) for cell in some]
         series = [
             Series(f"{name}, AUC {curve.auc:.3f}", curve.false_positive_rate, curve.true_positive_rate, style=place)
             for place, (name, curve) in enumerate(curves)
@@ -282,7 +260,7 @@ def roc_figure(panel: Panel) -> Drawing:
         ]
         x, y = (Axis(f"{word} positive rate", 0, 1) for word in ("false", "true"))
         plots.append(Plot(title, x, y, [Series("", [0, 1], [0, 1], style=None), *series], f"ROC curves by loss, {title}"))
-        plots += [_histogram(cell, column.rate) for cell in column.cells]
+        plots += [_histogram(cell, rate) for cell in some]
     return Drawing(f"roc-{file_name(panel.title)}", panel.title, tuple(plots))
 
 
@@ -293,12 +271,12 @@ def _histogram(cell: Cell, rate: float) -> Plot:
     finite = odds[np.isfinite(odds)]
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (-1.0, 1.0)
     ends = (low, max(high, low + 1)) if rate < RARE else (0.0, max(float(expit(high)), 0.02))
-    found = probability_histogram(cell.log_probs, cell.labels, np.linspace(*ends, _BINS["histogram"] + 1), scale=scale)
+    found = probability_histogram(cell.log_probs, cell.labels, np.linspace(*ends, _BINS + 1), scale=scale)
     edges = np.repeat(expit(found.edges) if rate < RARE else found.edges, 2)
     steps = [np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]) for heights in found.share]
     series = [Series("π", [rate, rate], [0.0, found.share.max()], style=None)]
     series += [Series(name, edges, steps[place], style=place) for place, name in enumerate(("benign", "malignant"))]
-    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    title = f"π = {share(rate)}, {METHODS[cell.key.loss].short}"
     x = Axis("predicted probability", float(edges[0]), float(edges[-1]), "log-odds" if rate < RARE else "linear")
     y = Axis("share of nodules", 0, float(found.share.max()))
     return Plot(title, x, y, series, f"predicted probabilities of benign and malignant nodules, {title}")
@@ -310,9 +288,8 @@ def mean_roc(cell: Cell) -> RocCurve | None:
     The true positive rates are averaged at each false positive rate. The area of the mean is the mean of the areas: at a step
     both ends are averaged, so that nothing is lost between the points.
     """
-    pairs = np.stack([cell.seed, cell.fold], 1)
-    parts = [np.flatnonzero((pairs == pair).all(1)) for pair in np.unique(pairs, axis=0)]
-    curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in parts if len(set(cell.labels[part])) == 2]
+    parts = [part for part in cell.runs.values() if len(set(cell.labels[part])) == 2]
+    curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in parts]
     if not curves:
         return None
     grid = np.unique(np.concatenate([curve.false_positive_rate for curve in curves]))
@@ -333,19 +310,19 @@ def _rates_at(curve: RocCurve, grid: Float64[np.ndarray, " m"], side: str) -> Fl
 
 def reliability_figure(panel: Panel) -> Drawing:
     """Draw observed against predicted shares: a row per prevalence, a plot per loss."""
-    plots = [_reliability(cell, column.rate, place) for column in panel.columns for place, cell in enumerate(column.cells)]
+    plots = [_reliability(cell, rate, place) for rate, some in panel.columns.items() for place, cell in enumerate(some)]
     return Drawing(f"reliability-{file_name(panel.title)}", panel.title, tuple(plots))
 
 
 def _reliability(cell: Cell, rate: float, place: int) -> Plot:
     """Draw bins of equal weight in the population; limits treat nodules as independent."""
-    curve = reliability_curve(cell.log_probs, cell.labels, rate, bins=_BINS["reliability"])
+    curve = reliability_curve(cell.log_probs, cell.labels, rate, bins=6)
     shown = np.concatenate([curve.predicted, curve.observed, curve.high])
     low = max(float(shown[shown > 0].min()), 1e-7) / 1.5 if rate < RARE else 0.0
     high = min(1.0, 1.5 * float(shown.max())) if rate < RARE else 1.0
     x, y = (Axis(label, low, high, "log" if rate < RARE else "linear") for label in ("predicted", "observed"))
     own = Series("", curve.predicted, curve.observed, curve.low, curve.high, marks=True, style=place)
-    title = f"π = {share(rate)}, {short_method(cell.key)}"
+    title = f"π = {share(rate)}, {METHODS[cell.key.loss].short}"
     return Plot(title, x, y, [Series("", [low, high], [low, high], style=None), own], f"calibration, {title}")
 
 

@@ -27,7 +27,7 @@ from ...lidc import rounded_mean
 from ..config import CONTOURS, IMAGE_NETS, PRESETS, StudyConfig, Training, options_of
 from ..methods import DEFAULT, METHODS
 from ..paper import CITATION
-from ..results import Cell, CellKey, DataSummary, StudyResults, cells
+from ..results import Cell, CellKey, DataSummary, StudyResults, cells, grouped
 from ..summary import CellSummary, Summary, wording
 from ..summary.comparisons import BOTH, main_loss
 from ..summary.contract import CONSTANT, LOG_LIKELIHOOD
@@ -217,10 +217,7 @@ def _groups(summary: Summary, about: Dimension) -> list[list[CellSummary]]:
     if about != "loss" and rows:
         shown = next((row.key for row in rows if row.key.loss == main_loss(summary.config)), rows[0].key)
         rows = [row for row in rows if (row.key.loss, row.key.start) == (shown.loss, shown.start)]
-    groups: dict[CellKey, list[CellSummary]] = {}
-    for row in rows:
-        groups.setdefault(_without(row.key, about), []).append(row)
-    return list(groups.values())
+    return list(grouped(rows, lambda row: _without(row.key, about)).values())
 
 
 def _without(key: CellKey, about: Dimension) -> CellKey:
@@ -238,8 +235,8 @@ def _title(rows: Sequence[CellSummary], summary: Summary, about: Dimension) -> s
 def _panel(rows: Sequence[CellSummary], summary: Summary, about: Dimension, axis: _Axis) -> list[OverviewRow]:
     usual = main_loss(summary.config) if about == "loss" else _REFERENCES[about]
     reference = next((row for row in rows if getattr(row.key, about) == usual), None)
-    verdicts = {row.key: "" if row is reference else _verdict(row, reference, summary) for row in rows}
-    return [_row(row, _label(getattr(row.key, about), about), verdicts[row.key], axis) for row in rows]
+    verdicts = {} if reference is None else {reference.key: "", **_verdicts(reference.key, summary)}
+    return [_row(row, _label(getattr(row.key, about), about), verdicts.get(row.key, "not compared"), axis) for row in rows]
 
 
 def _row(row: CellSummary, label: str, verdict: str, axis: _Axis) -> OverviewRow:
@@ -264,13 +261,16 @@ def _label(name: str, about: Dimension) -> str:
     return {"net": wording.NETS, "inference": wording.INFERENCES, "likelihood": wording.LIKELIHOODS}[about][name]
 
 
-def _verdict(row: CellSummary, reference: CellSummary | None, summary: Summary) -> str:
-    """Return the verdict of the paired difference to the reference, "not compared" if there is none."""
-    for each in summary.comparisons if reference is not None else ():
-        standing = each.differences[LOG_LIKELIHOOD].standing if LOG_LIKELIHOOD in each.differences else ""
-        if standing and reference is not None and {each.ours, each.theirs} == {row.key, reference.key}:
-            return _VERDICTS[standing if each.ours == row.key else _OPPOSITE[standing]]
-    return "not compared"
+def _verdicts(reference: CellKey, summary: Summary) -> dict[CellKey, str]:
+    """Return the verdict of each cell's paired difference to the reference."""
+    found: dict[CellKey, str] = {}
+    for each in (each for each in summary.comparisons if LOG_LIKELIHOOD in each.differences):
+        standing = each.differences[LOG_LIKELIHOOD].standing
+        if each.theirs == reference:
+            found.setdefault(each.ours, _VERDICTS[standing])
+        elif each.ours == reference:
+            found.setdefault(each.theirs, _VERDICTS[_OPPOSITE[standing]])
+    return found
 
 
 def _percent(value: float, places: int = 0) -> str:
@@ -312,7 +312,7 @@ def grid(lowest: int) -> list[float]:
 
 def slider_data(panel: Panel, config: StudyConfig) -> dict[str, Any]:
     """Return the data for the page's script."""
-    columns = [{"rate": each.rate, "methods": [_method(cell, config) for cell in each.cells]} for each in panel.columns]
+    columns = [{"rate": rate, "methods": [_method(cell, config) for cell in some]} for rate, some in panel.columns.items()]
     return {"title": panel.title, "columns": columns}
 
 
@@ -431,10 +431,9 @@ def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int,
     Predictions are first moved to equal class frequencies, so the prevalence plays no part. Plain cross-entropy predicts at its
     minibatches' frequencies, whatever π is, and is left out.
     """
-    by_loss: dict[str, list[Cell]] = {}
-    for cell in cells(results):
-        if (cell.key.data, cell.key.start) == (data, results.config.starts[0]) and cell.key.loss != _NOT_MOVED:
-            by_loss.setdefault(cell.key.loss, []).append(cell)
+    first = (data, results.config.starts[0])
+    shown = (each for each in cells(results) if (each.key.data, each.key.start) == first and each.key.loss != _NOT_MOVED)
+    by_loss = grouped(shown, lambda cell: cell.key.loss)
     judge = judging_loss(results)
     if judge not in by_loss:
         return {BENIGN: [], MALIGNANT: []}
@@ -467,7 +466,7 @@ def _shown(case: HardCase, data: DataSummary) -> dict[str, Any]:
         "nodule": int(data.nodules[case.row]),
         "picture": _data_uri(data.pictures[case.row]),
         "ratings": ", ".join(map(str, ratings)),
-        "others": {wording.SHORT_LOSSES[loss]: wrong for loss, wrong in case.by_loss.items()},
+        "others": {METHODS[loss].short: wrong for loss, wrong in case.by_loss.items()},
     }
 
 

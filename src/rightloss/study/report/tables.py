@@ -7,16 +7,15 @@ terminal; the page's template writes HTML.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ...card.words import Shown, percent
 from ...metrics import Figure
 from .. import paper
 from ..config import StudyConfig
-from ..results import CellKey
+from ..results import CellKey, grouped
 from ..summary import CellPair, CellSummary, Summary, wording
 from ..summary.comparisons import RULES, main_loss
 from ..summary.contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD
@@ -175,7 +174,8 @@ def sections(
 ) -> list[TableSection]:
     """Return all rows, or these, by data set, net and population; the paper's lines and always answering π come first."""
     names, found = tuple(columns), []
-    for key, some in _grouped(summary.rows if rows is None else rows).items():
+    shown = (row for row in (summary.rows if rows is None else rows) if row.key.loss != CONSTANT)
+    for key, some in grouped(shown, lambda row: row.key._replace(loss="")).items():
         constant = [_constant(key, summary, names)] if with_constant else []
         lines = [_line(row, summary, names) for row in some]
         papers = () if summary.config.unlabelled else paper_lines(key)
@@ -183,29 +183,18 @@ def sections(
     return found
 
 
-def _grouped(rows: Iterable[CellSummary], *without: str) -> dict[CellKey, list[CellSummary]]:
-    """Group rows by the settings that they share, apart from the loss and those in `without`."""
-    groups: dict[CellKey, list[CellSummary]] = {}
-    blank: dict[str, Any] = dict.fromkeys((*without, "loss"), "")
-    for row in rows:
-        if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(**blank), []).append(row)
-    return groups
-
-
 def comparison_table(summary: Summary) -> Table | None:
     """Return the paired differences; None if nothing is compared."""
-    groups: dict[str, list[TableLine]] = {}
+    found = []
     for each in summary.comparisons:
         ours, theirs = _parties(each, summary)
         entries: list[str] = []
-        for name in (LOG_LIKELIHOOD, AUC):
-            found = each.differences.get(name)
-            words = found and (wording.difference(found.figure), f"{found.standing}, {found.ahead} of {found.folds}")
+        for paired in (each.differences.get(name) for name in (LOG_LIKELIHOOD, AUC)):
+            words = paired and (wording.difference(paired.figure), f"{paired.standing}, {paired.ahead} of {paired.folds}")
             entries += words or ("–", "–")
-        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(Shown, entries))))
+        found.append((f"{ours} minus", TableLine(theirs, tuple(map(Shown, entries)))))
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
-    return Table("comparisons", "Paired differences", columns, _sections(groups)) if groups else None
+    return Table("comparisons", "Paired differences", columns, _sections(found)) if found else None
 
 
 # Beyond the intercept, by cost, and against the default.
@@ -213,22 +202,17 @@ def comparison_table(summary: Summary) -> Table | None:
 
 def _matched(summary: Summary) -> Table:
     """Return skill and log-likelihood as trained and after matching, and the difference to the default from the same start."""
-    given, matched = ({row.key: row for row in rows} for rows in (summary.rows, summary.matched_rows))
+    matched = {row.key: row for row in summary.matched_rows}
     differences = [_to_default(some) for some in (summary.comparisons, summary.matched_comparisons)]
-    groups: dict[str, list[TableLine]] = {}
-    for key in (key for key in given if key in matched):
-        places = wording.decimals(LOG_LIKELIHOOD, key.population)
-        pairs = [
-            _entry(rows[key].figures.get(name), 3 if name == "skill" else places)
-            for name in ("skill", LOG_LIKELIHOOD)
-            for rows in (given, matched)
-        ]
-        against = [_difference(some.get(key)) for some in differences]
-        entries = (*pairs, _entry(given[key].figures.get(AUC), 3), *against)
-        line = TableLine(wording.method(key, summary.config), entries, _origin(key, summary))
-        groups.setdefault(wording.where(key, summary.config), []).append(line)
+    found = []
+    for row in (row for row in summary.rows if row.key in matched):
+        both = (row, matched[row.key])
+        pairs = [_shown(each, name) for name in ("skill", LOG_LIKELIHOOD) for each in both]
+        entries = (*pairs, _shown(row, AUC), *(_difference(some.get(row.key)) for some in differences))
+        line = TableLine(wording.method(row.key, summary.config), entries, _origin(row.key, summary))
+        found.append((wording.where(row.key, summary.config), line))
     columns = ("skill", "matched", "exp. log-lik.", "matched", "AUC", "minus default", "matched")
-    return _table("matched", "Beyond the intercept: every net matched to π", columns, _sections(groups))
+    return _table("matched", "Beyond the intercept: every net matched to π", columns, _sections(found))
 
 
 _COMPARED = {
@@ -248,18 +232,20 @@ def _standings(summary: Summary) -> Table:
         "exp. log-lik., matched": (summary.matched_comparisons, LOG_LIKELIHOOD),
         "AUC": (summary.comparisons, AUC),
     }
-    counts: dict[str, dict[str, dict[str, Counter[str]]]] = {}
+    standings: list[tuple[tuple[str, str], str, str]] = []  # of which comparison, in what, and how
     for kind, (comparisons, name) in kinds.items():
         for each in (each for each in comparisons if each.about in _COMPARED and name in each.differences):
-            own = counts.setdefault(_COMPARED[each.about], {}).setdefault(_party(each, summary.config), {})
-            own.setdefault(kind, Counter())[each.differences[name].standing] += 1
-    groups = {title: [TableLine(label, _counted(own, kinds)) for label, own in some.items()] for title, some in counts.items()}
-    return Table("standings", "Comparisons: ahead / undecided / behind", tuple(kinds), _sections(groups))
+            line = (_COMPARED[each.about], _party(each, summary.config))
+            standings.append((line, kind, each.differences[name].standing))
+    found = [
+        (title, TableLine(label, tuple(_counted([word for _, own, word in some if own == kind]) for kind in kinds)))
+        for (title, label), some in grouped(standings, lambda each: each[0]).items()
+    ]
+    return Table("standings", "Comparisons: ahead / undecided / behind", tuple(kinds), _sections(found))
 
 
-def _counted(own: Mapping[str, Counter[str]], kinds: Iterable[str]) -> tuple[Shown, ...]:
-    words = ("ahead", "undecided", "behind")
-    return tuple(Shown(" / ".join(f"{own[kind][word]}" for word in words) if kind in own else "–") for kind in kinds)
+def _counted(standings: list[str]) -> Shown:
+    return Shown(" / ".join(f"{standings.count(word)}" for word in ("ahead", "undecided", "behind")) if standings else "–")
 
 
 def _party(comparison: CellPair, config: StudyConfig) -> str:
@@ -274,16 +260,18 @@ def _party(comparison: CellPair, config: StudyConfig) -> str:
 
 def _checks(summary: Summary) -> Table:
     """Return the paper's findings with its figures and ours; a check that always answering π passes, too, says so."""
-    groups: dict[str, list[TableLine]] = {}
+    found = []
     for check in summary.checks:
         verdict = check.verdict + (" (as always answering π)" if check.trivial else "")
         entries = tuple(map(Shown, (check.paper or "–", check.ours, verdict)))
-        groups.setdefault(f"{wording.capitalised(check.about)} ({check.place})", []).append(TableLine(check.where, entries))
-    return Table("checks", "What the paper found", ("paper", "ours", "verdict"), _sections(groups))
+        found.append((f"{wording.capitalised(check.about)} ({check.place})", TableLine(check.where, entries)))
+    return Table("checks", "What the paper found", ("paper", "ours", "verdict"), _sections(found))
 
 
-def _sections(groups: Mapping[str, Sequence[TableLine]]) -> tuple[TableSection, ...]:
-    return tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
+def _sections(lines: Iterable[tuple[str, TableLine]]) -> tuple[TableSection, ...]:
+    """Return the lines under their titles."""
+    groups = grouped(lines, lambda each: each[0])
+    return tuple(TableSection(title, tuple(line for _, line in some)) for title, some in groups.items())
 
 
 def _to_default(comparisons: Iterable[CellPair]) -> dict[CellKey, Figure]:
@@ -325,15 +313,16 @@ def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine
 
 
 def _line(row: CellSummary, summary: Summary, names: Iterable[str], label: str = "") -> TableLine:
-    entries = (_entry(row.figures.get(name), wording.decimals(name, row.key.population)) for name in names)
-    return TableLine(label or wording.method(row.key, summary.config), tuple(entries), _origin(row.key, summary))
+    entries = tuple(_shown(row, name) for name in names)
+    return TableLine(label or wording.method(row.key, summary.config), entries, _origin(row.key, summary))
 
 
 def _origin(key: CellKey, summary: Summary) -> Literal["main", "other", "constant"]:
     return "constant" if key.loss == CONSTANT else "main" if key.loss == main_loss(summary.config) else "other"
 
 
-def _entry(figure: Figure | None, places: int) -> Shown:
+def _shown(row: CellSummary, name: str) -> Shown:
+    figure, places = row.figures.get(name), wording.decimals(name, row.key.population)
     return Shown("–") if figure is None else Shown(wording.number(figure.value, places), wording.interval(figure, places))
 
 
@@ -381,7 +370,8 @@ def _by_population(summary: Summary) -> Table:
 def _metadata(summary: Summary) -> Table:
     """Return rows by population; the nets of one loss are adjacent."""
     found, config = [], summary.config
-    for key, rows in _grouped(summary.rows, "net").items():
+    of_nets = (row for row in summary.rows if row.key.loss != CONSTANT)
+    for key, rows in grouped(of_nets, lambda row: row.key._replace(net="", loss="")).items():
         rows.sort(key=lambda row: config.losses.index(row.key.loss))
         labels = [f"{wording.method(row.key, config)}: {wording.net(row.key, config)}" for row in rows]
         lines = [_line(row, summary, COLUMNS, label) for row, label in zip(rows, labels, strict=True)]

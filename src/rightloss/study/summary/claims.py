@@ -2,8 +2,8 @@
 
 Stage: `CellSummary`s, `CellPair`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
 Each is made for every start and, where it is about the information gain, for every published form; in a study without one, for
-the default, if the claim is not about the published form. Claims that need several studies or private data are in
-`across_studies`.
+the default, if the claim is not about the published form. Claims that need several studies are checked by the documentation's
+`docs/scripts/across_studies.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from ...metrics import Figure
 from ..config import StudyConfig
-from ..methods import DEFAULT
+from ..methods import DEFAULT, METHODS
 from ..paper import POPULATIONS, RATINGS, TABLES
-from ..results import CellKey
+from ..results import CellKey, grouped
 from . import wording
 from .comparisons import LOG_MEAN_OFF, MARGIN, PLAIN, PUBLISHED, PUBLISHED_FORMS, RULE_FIGURES, WEIGHTED
 from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellPair, CellSummary, Outcome, PairedFigure, PaperCheck
@@ -30,6 +30,8 @@ _TITLES = {LOG_LIKELIHOOD: "log-lik.", AUC: "AUC", LOG_MEAN_OFF: "mean over prev
 
 
 # Verdicts, from where intervals lie.
+
+Rule = Callable[[Figure], Outcome]
 
 
 def when_above(figure: Figure, margin: float = 0.0) -> Outcome:
@@ -49,6 +51,10 @@ def when_within(figure: Figure, margin: float) -> Outcome:
     return "does not" if figure.low > margin or figure.high < -margin else "undecided"
 
 
+def _alike(figure: Figure) -> Outcome:
+    return when_within(figure, SIMILAR)
+
+
 def every(verdicts: Iterable[Outcome]) -> Outcome:
     """Return "reproduces" if all do, "does not" if one does not."""
     found = set(verdicts)
@@ -63,7 +69,7 @@ def forms(config: StudyConfig) -> tuple[str, ...]:
 def check_at(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, place: str, paper: str, ours: str) -> PaperCheck:
     """Make a check whose place and setting are those of a key; a loss is named unless it is the only published form."""
     usual = key.loss in ("", PUBLISHED) and forms(config) in ((PUBLISHED,), (DEFAULT,))
-    named = [wording.where(key._replace(population=None), config), "" if usual or not key.loss else wording.short_method(key)]
+    named = [wording.where(key._replace(population=None), config), "" if usual or not key.loss else METHODS[key.loss].short]
     setting = {name: value for name, value in key._asdict().items() if isinstance(value, str) and value}
     where = ", ".join(filter(None, named))
     return PaperCheck(about, where, verdict, place, paper, ours, trivial=about == NO_SENSITIVITY, setting=setting)
@@ -71,10 +77,7 @@ def check_at(key: CellKey, config: StudyConfig, about: str, verdict: Outcome, pl
 
 def in_order(checks: Iterable[PaperCheck | None]) -> tuple[PaperCheck, ...]:
     """Return the checks that were made, those of one claim next to each other."""
-    claims: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        if check is not None:
-            claims.setdefault(check.about, []).append(check)
+    claims = grouped(filter(None, checks), lambda check: check.about)
     return tuple(check for own in claims.values() for check in own)
 
 
@@ -135,7 +138,7 @@ def _of_others(at: _Setting) -> Iterator[PaperCheck | None]:
     """Yield the claims that are not about the information gain; the last one is ours."""
     if at.table == "Table 2":
         about = "with raw minibatches at 0.3, the weighted loss behaves as the standard loss"
-        yield _alike(at, WEIGHTED, about, "Appendix B")
+        yield _paired(at, WEIGHTED, (LOG_LIKELIHOOD, AUC), _alike, about, "Appendix B", rate=COMMON)
     tpr = at.figure(WEIGHTED, TPR)
     if tpr is not None:
         ours = f"TPR {wording.with_interval(tpr, 3)}"
@@ -147,40 +150,31 @@ def _of_others(at: _Setting) -> Iterator[PaperCheck | None]:
 def _of_form(at: _Setting) -> Iterator[PaperCheck | None]:
     """Yield the claims on a form of the information gain; all but the first two are on the published forms."""
     loss = at.key.loss
-    alike = at.both("log-lik. ", LOG_LIKELIHOOD, COMMON)
-    yield _alike(at, loss, "the losses are similar at a prevalence of 0.3", at.table, alike)
+    about, paper = "the losses are similar at a prevalence of 0.3", at.both("log-lik. ", LOG_LIKELIHOOD, COMMON)
+    yield _paired(at, loss, (LOG_LIKELIHOOD, AUC), _alike, about, at.table, paper, COMMON)
     about, paper = "the weighted loss has a lower AUC at a prevalence of 0.001", at.both("AUC ", AUC)
-    yield _against_weighted(at, AUC, when_above, about, f"{at.table}, Fig. 3", paper)
+    yield _paired(at, loss, (AUC,), when_above, about, f"{at.table}, Fig. 3", paper)
     if loss == DEFAULT:
         return
     yield _some_sensitivity(at)
     about = "as published, the information gain has the lower expected log-likelihood at a prevalence of 0.001"
-    yield _against_weighted(at, LOG_LIKELIHOOD, when_below, about, at.table, at.both("", LOG_LIKELIHOOD))
+    yield _paired(at, loss, (LOG_LIKELIHOOD,), when_below, about, at.table, at.both("", LOG_LIKELIHOOD))
     yield _between_ends(at, loss, "the AUC of the information gain as published does not fall with the prevalence", _stays)
     yield _worse_than_constant(at)
     about = "as published, the information gain is calibrated more consistently over prevalences than the weighted loss"
-    yield _against_weighted(at, LOG_MEAN_OFF, when_below, about, "Section 4, Brompton; Fig. 3", "", at.ends[1])
+    yield _paired(at, loss, (LOG_MEAN_OFF,), when_below, about, "Section 4, Brompton; Fig. 3", rate=at.ends[1])
 
 
-def _alike(at: _Setting, loss: str, about: str, place: str, paper: str = "") -> PaperCheck | None:
-    found = at.differences.get((COMMON, loss))
-    if found is None:
-        return None
-    both = {name: found[name].figure for name in (LOG_LIKELIHOOD, AUC)}
-    shown = ", ".join(f"{_TITLES[name]} {wording.difference(figure)}" for name, figure in both.items())
-    verdict = every(when_within(figure, SIMILAR) for figure in both.values())
-    return at.check(about, verdict, place, paper, f"difference in {shown}")
-
-
-def _against_weighted(
-    at: _Setting, name: str, rule: Callable[[Figure], Outcome], about: str, place: str, paper: str, rate: float = RARE
+def _paired(
+    at: _Setting, loss: str, names: Sequence[str], rule: Rule, about: str, place: str, paper: str = "", rate: float = RARE
 ) -> PaperCheck | None:
-    found = at.differences.get((rate, at.key.loss), {}).get(name)
-    if found is None:
+    """Check that the differences of a loss from its rival all follow a rule."""
+    found = at.differences.get((rate, loss), {})
+    if not all(name in found for name in names):
         return None
-    return at.check(
-        about, rule(found.figure), place, paper, f"difference in {_TITLES[name]} {wording.difference(found.figure)}"
-    )
+    figures = {name: found[name].figure for name in names}
+    shown = ", ".join(f"{_TITLES[name]} {wording.difference(figure)}" for name, figure in figures.items())
+    return at.check(about, every(map(rule, figures.values())), place, paper, f"difference in {shown}")
 
 
 def _some_sensitivity(at: _Setting) -> PaperCheck | None:
@@ -195,7 +189,7 @@ def _some_sensitivity(at: _Setting) -> PaperCheck | None:
     return at.check(about, verdict, at.table, at.both("TPR ", TPR), f"{own}minus weighted loss {wording.difference(found)}")
 
 
-def _between_ends(at: _Setting, loss: str, about: str, rule: Callable[[Figure], Outcome]) -> PaperCheck | None:
+def _between_ends(at: _Setting, loss: str, about: str, rule: Rule) -> PaperCheck | None:
     """Check how the AUC at the lowest prevalence differs from that at the highest."""
     found = at.falls.get(loss)
     if found is None:
@@ -277,7 +271,7 @@ def _without_loss(key: CellKey) -> CellKey:
 
 def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that the logits of image and metadata together predict better than either alone."""
-    for key, own in _grouped(comparisons, "net").items():
+    for key, own in _by_compared(comparisons, "net").items():
         clear = {each.differences[LOG_LIKELIHOOD].standing for each in own} - {"undecided"}
         verdict: Outcome = "reproduces" if clear == {"ahead"} else "does not" if clear == {"behind"} else "undecided"
         about = f"image and metadata together predict better than {wording.net(key, config)}"
@@ -286,7 +280,7 @@ def _nets(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[Pape
 
 def _inferences(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that no approximation of the posterior predicts worse than one net: by less than 0.03 of skill."""
-    for key, own in _grouped(comparisons, "inference").items():
+    for key, own in _by_compared(comparisons, "inference").items():
         figures = [each.differences[LOG_LIKELIHOOD].figure for each in own]
         level = [figure.low > -SIMILAR * _entropy(each.ours.population) for figure, each in zip(figures, own, strict=True)]
         behind = [figure.high < 0 for figure in figures]
@@ -295,14 +289,10 @@ def _inferences(comparisons: Sequence[CellPair], config: StudyConfig) -> Iterabl
         yield check_at(key, config, about, verdict, "Section 2", "", _tally(own))
 
 
-def _grouped(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[CellPair]]:
+def _by_compared(comparisons: Sequence[CellPair], about: str) -> dict[CellKey, list[CellPair]]:
     """Return comparisons of the information gain, by what is compared: for nets theirs, for inferences ours."""
-    groups: dict[CellKey, list[CellPair]] = {}
-    for each in comparisons:
-        if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS):
-            side = each.theirs if about == "net" else each.ours
-            groups.setdefault(side._replace(population=None), []).append(each)
-    return groups
+    own = (each for each in comparisons if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS))
+    return grouped(own, lambda each: (each.theirs if about == "net" else each.ours)._replace(population=None))
 
 
 def _tally(own: Sequence[CellPair]) -> str:

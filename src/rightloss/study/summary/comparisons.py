@@ -30,7 +30,7 @@ from ...lidc import expected_score, majority, rounded_mean
 from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
-from ..results import Cell, CellKey
+from ..results import Cell, CellKey, grouped
 from .contract import AUC, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, PairedFigure
 from .resampling import Areas, BootstrapEstimate, GroupMeans, Resamples, combined, mean_area
 
@@ -175,7 +175,7 @@ def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | N
         differences = {name: mine[name].at(own) - yours[name].at(other) for name in mine}
         found = {name: _difference(each, patient, fold, resamples) for name, each in differences.items()}
     if areas is not None:
-        found[AUC] = _area_difference(*areas, resamples)
+        found[AUC] = _area_difference(*areas)
     return CellPair(about, ours.key, theirs.key, found)
 
 
@@ -226,13 +226,11 @@ def _difference(means: GroupMeans, patient: np.ndarray, fold: np.ndarray, resamp
     return _counted(means.figure(patient, resamples, "a class has no nodule"), means.in_folds(fold))
 
 
-def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> PairedFigure:
+def _area_difference(ours: Areas, theirs: Areas) -> PairedFigure:
     areas = {run: ours[run] - theirs[run] for run in ours if run in theirs}
-    by_fold: dict[int, list[float]] = {}
-    for (fold, _), area in areas.items():
-        by_fold.setdefault(fold, []).append(area.value)
-    figure = mean_area(areas, resamples).figure("no fold has both classes")
-    return _counted(figure, {fold: float(np.mean(each)) for fold, each in by_fold.items()})
+    by_fold = grouped(areas, lambda run: run[0])
+    means = {fold: float(np.mean([areas[run].value for run in runs])) for fold, runs in by_fold.items()}
+    return _counted(mean_area(areas), means)
 
 
 def _counted(figure: Figure, by_fold: Mapping[int, float]) -> PairedFigure:

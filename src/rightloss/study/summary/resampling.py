@@ -85,15 +85,6 @@ class BootstrapEstimate:
         low, high = bca(defined.round(12), round(self.value, 12), self._acceleration(), LEVEL)
         return rounded(Figure(self.value, min(low, self.value), max(high, self.value)))
 
-    def share(self, patients: int, missing: str = "", lowest: float = 0.0) -> Figure:
-        """Return the figure of a share, or of a difference of shares, among this many patients; if it does not vary, Wilson's
-        limit says what may have been missed."""
-        figure = self.figure(missing)
-        if math.isnan(figure.low) or np.nanmax(np.abs(self.draws - self.value)) > 1e-12:
-            return figure
-        unseen = float(unseen_share(np.array(patients), LEVEL))
-        return rounded(Figure(self.value, max(lowest, self.value - unseen), min(1.0, self.value + unseen), figure.reason))
-
     def _acceleration(self) -> float:
         """Return BCa's acceleration, from the patients left out one by one."""
         changes = np.nan_to_num(-self.changes)
@@ -204,12 +195,17 @@ class GroupMeans:
             return BootstrapEstimate(found, draws, value(whole - sums, everybody - totals) - found, resamples.strata)
 
     def figure(self, patient: Int64[np.ndarray, " n"], resamples: Resamples, missing: str = "no such nodule") -> Figure:
-        """Return the value with its interval."""
+        """Return the value with its interval; of a share that does not vary, Wilson's limit says what may have been missed."""
         found = self.estimate(patient, resamples)
-        if not self.share or len(patient) == 0:
-            return found.figure(missing)
+        figure = found.figure(missing)
+        varies = math.isnan(figure.low) or np.nanmax(np.abs(found.draws - found.value)) > 1e-12
+        if not self.share or varies or len(patient) == 0:
+            return figure
         fewest = min(len(np.unique(patient[column > 0])) for column in self.members.T)
-        return found.share(fewest, missing, self.lowest)
+        unseen = float(unseen_share(np.array(fewest), LEVEL))
+        return rounded(
+            Figure(found.value, max(self.lowest, found.value - unseen), min(1.0, found.value + unseen), figure.reason)
+        )
 
     def in_folds(self, fold: Int64[np.ndarray, " n"]) -> dict[int, float]:
         """Return the value in each fold that has every group."""
@@ -230,17 +226,17 @@ def areas_of(cell: Cell, resamples: Resamples) -> Areas:
     """Estimate the AUC of each run of a cell with two classes."""
     score, positive = cell.log_probs[:, 1] - cell.log_probs[:, 0], cell.labels == 1
     found = {}
-    for fold, seed in dict.fromkeys(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True)):
-        own = np.flatnonzero((cell.fold == fold) & (cell.seed == seed))
+    for run, own in cell.runs.items():
         if 0 < positive[own].sum() < len(own):
-            found[fold, seed] = _area(score[own], positive[own], resamples.patient[cell.rows[own]], resamples)
+            found[run] = _area(score[own], positive[own], resamples.patient[cell.rows[own]], resamples)
     return found
 
 
-def mean_area(areas: Areas, resamples: Resamples) -> BootstrapEstimate:
-    """Return the mean over folds and seeds; NaN if there is none."""
-    undefined = BootstrapEstimate(math.nan, np.full(len(resamples.counts), np.nan), np.zeros(resamples.size), resamples.strata)
-    return combined(lambda each: each.mean(0), list(areas.values()) or [undefined])
+def mean_area(areas: Areas) -> Figure:
+    """Return the mean over folds and seeds with its interval; NaN if there is none."""
+    if not areas:
+        return Figure(math.nan, reason="no fold has both classes")
+    return combined(lambda each: each.mean(0), list(areas.values())).figure()
 
 
 def weighted_auc(
@@ -259,10 +255,7 @@ def weighted_auc(
 
 
 def _area(
-    score: Float64[np.ndarray, " n"],
-    positive: Bool[np.ndarray, " n"],
-    patient: Int64[np.ndarray, " n"],
-    resamples: Resamples,
+    score: Float64[np.ndarray, " n"], positive: Bool[np.ndarray, " n"], patient: Int64[np.ndarray, " n"], resamples: Resamples
 ) -> BootstrapEstimate:
     members, local = np.unique(patient, return_inverse=True)
     value = float(weighted_auc(score, positive, np.ones((1, len(score))))[0])

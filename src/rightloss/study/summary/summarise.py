@@ -16,7 +16,7 @@ import numpy as np
 
 from ...metrics import Figure, evaluate
 from ..config import StudyConfig
-from ..results import Cell, CellKey, StudyResults, cells, matched
+from ..results import Cell, CellKey, StudyResults, cells, grouped, matched
 from .claims import binary_claims, rating_claims
 from .comparisons import (
     LOG_MEAN_OFF,
@@ -35,18 +35,8 @@ from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellPair, Cell
 from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
 BINARY_FIGURES = (
-    LOG_LIKELIHOOD,
-    "skill",
-    "brier",
-    "accuracy",
-    "weighted_accuracy",
-    "balanced_accuracy",
-    "ppv",
-    "npv",
-    "tpr",
-    "tnr",
-    "calibration_error",
-    "mean_prediction",
+    *(LOG_LIKELIHOOD, "skill", "brier", "accuracy", "weighted_accuracy", "balanced_accuracy"),
+    *("ppv", "npv", "tpr", "tnr", "calibration_error", MEAN),
 )
 COST_FIGURES = tuple(f"{name}_cost_{cost}" for cost in COSTS for name in ("tpr", "tnr", "net_benefit"))
 _RATING_FIGURES = ("brier", "calibration_error")  # of those that `evaluate` has
@@ -69,8 +59,7 @@ def summarise(results: StudyResults) -> Summary:
         80
     """
     found = cells(results)
-    names = dict.fromkeys(cell.key.data for cell in found)
-    resamples = {name: resamples_of(cell for cell in found if cell.key.data == name) for name in names}
+    resamples = {name: resamples_of(some) for name, some in grouped(found, lambda cell: cell.key.data).items()}
     binary = results.config.task != "rating"
     areas = {cell.key: areas_of(cell, resamples[cell.key.data]) for cell in found} if binary else {}
     rows = tuple(_rows(found, areas, resamples))
@@ -141,8 +130,7 @@ def _with_calibration(comparison: CellPair, by_key: Mapping[CellKey, Cell], resa
 
 
 def _of_cell(areas: Areas, cell: Cell) -> Areas:
-    runs = set(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True))
-    return {run: area for run, area in areas.items() if run in runs}
+    return {run: areas[run] for run in cell.runs if run in areas}
 
 
 def _constant_figures(cell: Cell) -> Mapping[str, Figure]:
@@ -169,8 +157,8 @@ def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[s
     """Return the figures of all out-of-fold predictions together, except the AUC; intervals by patient. A nodule occurs once
     per seed, which does not narrow the intervals: its patient is drawn as a whole."""
     found = evaluate(cell.log_probs, cell.labels, cell.population, groups=cell.patients, level=LEVEL, draws=DRAWS)
-    auc = mean_area(areas, resamples).figure("no fold has both classes")
-    runs = len(set(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True)))
+    auc = mean_area(areas)
+    runs = len(cell.runs)
     if len(areas) < runs and not math.isnan(auc.value) and not auc.reason:
         left_out = f"{runs - len(areas)} of {runs} tests have one class alone, and are left out"
         auc = Figure(auc.value, auc.low, auc.high, left_out)
@@ -183,11 +171,7 @@ def _matched_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[
     """Return the figures of matched predictions, by resamples alone, which takes a fraction of the time of `evaluate`."""
     decisions, patient = decision_figures(cell), resamples.patient[cell.rows]
     by_class = {name: decisions[name].figure(patient, resamples) for name in (*_MATCHED_FIGURES, *COST_FIGURES)}
-    return {
-        **_likelihood_figures(cell, resamples),
-        **by_class,
-        AUC: mean_area(areas, resamples).figure("no fold has both classes"),
-    }
+    return {**_likelihood_figures(cell, resamples), **by_class, AUC: mean_area(areas)}
 
 
 def _rating_figures(cell: Cell, resamples: Resamples) -> Mapping[str, Figure]:

@@ -42,18 +42,6 @@ INFERENCES = {
 }
 STARTS = {"population": "started at π", "equal": "started at equal classes"}
 MINIBATCHES = {"rebalanced": "rebalanced minibatches", "raw": "raw minibatches"}
-# Short names of losses, for figures.
-SHORT_LOSSES = {
-    "information-gain": "information gain",
-    "published": "as published",
-    "published-running": "as published, running",
-    "published-network": "as published, network",
-    "weighted": "weighted",
-    "logit-adjusted": "logit-adjusted",
-    "corrected": "corrected after",
-    "plain": "cross-entropy",
-    "logit-adjusted-labelled": "logit-adj., labelled only",
-}
 # Figures on the population's scale, where 0.999 and 0.9989 differ a lot.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
 
@@ -125,11 +113,6 @@ def method(key: CellKey, config: StudyConfig | None = None) -> str:
         return "always answering π"
     learnt = config is not None and config.unlabelled > 0 and METHODS[key.loss].takes_unlabelled
     return METHODS[key.loss].title + (", with unlabelled" if learnt else "")
-
-
-def short_method(key: CellKey) -> str:
-    """Return the same in fewer words, for figures."""
-    return SHORT_LOSSES[key.loss]
 
 
 def source(name: str) -> str:

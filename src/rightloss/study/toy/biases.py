@@ -1,6 +1,6 @@
 """Remedies against kinds of sampling bias: logistic regressions on selected people, tested in the population.
 
-Stage: `BiasRun` → `BiasFigures`, a pure function; those of all seeds → `BiasRow`s → CSV, and a figure: the people
+Stage: `BiasConfig`, seed → `BiasFigures`, a pure function; those of all seeds → `BiasRow`s → CSV, and a figure: the people
 selected, and what each remedy then loses.
 """
 
@@ -20,16 +20,15 @@ from jaxtyping import Float64
 from scipy.special import expit
 from torch import Tensor
 
-from ... import __version__
 from ...atomic_files import whole_path
 from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
 from ...tensors import tensor_of
-from ..config import unique_name
 from ..engines import one_thread
-from ..methods import EVIDENCE, METHODS
+from ..methods import METHODS
 from ..report.export import csv_text
+from ..results import grouped
 from .population import BY_BOTH, BY_FEATURE, BY_LABEL, SELECTIONS, CurvedRisk, Drawn, Selection, drawn, met
 
 if TYPE_CHECKING:
@@ -41,26 +40,6 @@ BY_CHANCE = {"given-x": "weighted by 1 / p(selected | x)", "given-both": "weight
 REMEDIES = {**{name: METHODS[name].title for name in BY_LOSS}, **BY_CHANCE}
 CURVED, STRAIGHT = "curved", "straight"
 MODELS = (CURVED, STRAIGHT)
-
-
-@dataclass(frozen=True)
-class BiasRun:
-    """One repetition: new people, all selections, models and remedies."""
-
-    population: CurvedRisk
-    selections: tuple[Selection, ...]
-    examples: int
-    seed: int
-
-    @property
-    def label(self) -> str:
-        return f"sampling biases, seed {self.seed}"
-
-    @property
-    def file_name(self) -> str:
-        """Return the name of its file: unique for everything that could change its figures."""
-        content = [__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)]
-        return unique_name(f"biases-seed-{self.seed}", content) + ".json"
 
 
 @dataclass(frozen=True)
@@ -82,9 +61,6 @@ class BiasConfig:
     def __post_init__(self) -> None:
         if self.seeds < 1 or self.examples < 1:
             raise ValueError(f"Expected seeds and examples, but got {self.seeds} and {self.examples}: 10 and 10,000, say.")
-
-    def runs(self) -> list[BiasRun]:
-        return [BiasRun(self.population, self.selections, self.examples, seed) for seed in range(self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -137,22 +113,17 @@ class BiasRow:
         return self.beyond_high < self.noise
 
 
-def run_biases(config: BiasConfig) -> list[BiasRow]:
-    """Run the whole simulation, without files, and return its rows."""
-    return bias_rows(config, [figures for run in config.runs() for figures in run_seed(run)])
-
-
-def run_seed(run: BiasRun) -> list[BiasFigures]:
-    """Run one repetition; the same config gives the same figures."""
-    found = []
+def run_seed(config: BiasConfig, seed: int) -> list[BiasFigures]:
+    """Run one repetition: new people, all selections, models and remedies. The same config and seed give the same figures."""
+    found, population = [], config.population
     with one_thread():
-        for selection in run.selections:
-            people = drawn(run.population, selection, run.examples, run.seed)
+        for selection in config.selections:
+            people = drawn(population, selection, config.examples, seed)
             for model in MODELS:
                 for remedy in REMEDIES:
-                    odds = fitted(people, model, remedy, run.population)(run.population.people[0])
-                    mean = float(run.population.people[1] @ expit(odds))
-                    found.append(BiasFigures(selection.name, model, remedy, run.population.lost(odds), mean))
+                    odds = fitted(people, model, remedy, population)(population.people[0])
+                    mean = float(population.people[1] @ expit(odds))
+                    found.append(BiasFigures(selection.name, model, remedy, population.lost(odds), mean))
     return found
 
 
@@ -179,9 +150,7 @@ def best_of(model: str, population: CurvedRisk) -> float:
 def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
     """Return a row for each selection, model and remedy, over its seeds."""
     best = {model: best_of(model, config.population) for model in MODELS}
-    groups: dict[tuple[str, str, str], list[BiasFigures]] = {}
-    for each in figures:
-        groups.setdefault((each.selection, each.model, each.remedy), []).append(each)
+    groups = grouped(figures, lambda each: (each.selection, each.model, each.remedy))
     rows, ends = [], (config.population.positive, 5 * 6 / (2 * config.examples))
     for (selection, model, remedy), found in groups.items():
         beyond = _interval([each.lost - best[model] for each in found])
@@ -200,7 +169,7 @@ def biases_csv(rows: list[BiasRow]) -> str:
 def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[Tensor], Tensor]:
     if remedy in METHODS:
         method = METHODS[remedy]
-        loss = method.loss(prevalence, Bernoulli(), BatchMarginal() if method.takes_marginal else None)
+        loss = method.loss(prevalence, Bernoulli(), BatchMarginal() if method.rival is None else None)
         return lambda outputs: loss(outputs, tensor_of(people.y))
     chance = people.given_x if remedy == "given-x" else people.given_both
     return _cross_entropy(people.y.astype(np.float64), 1 / chance / (1 / chance).sum())
@@ -294,13 +263,8 @@ def _show_people(ax: Axes, population: CurvedRisk, selection: Selection) -> None
     ax.scatter(x[:, 0], x[:, 1], s=3, color="0.75", linewidths=0, label="not selected")
     for label, marker, colour in ((0, "o", "none"), (1, "^", "black")):
         shown = x[selected & (y == label)]
-        style: dict[str, Any] = {
-            "marker": marker,
-            "facecolors": colour,
-            "edgecolors": "black",
-            "label": f"selected, class {label}",
-        }
-        ax.scatter(shown[:, 0], shown[:, 1], s=16, linewidths=0.7, **style)
+        style: dict[str, Any] = {"marker": marker, "facecolors": colour, "edgecolors": "black", "linewidths": 0.7}
+        ax.scatter(shown[:, 0], shown[:, 1], s=16, label=f"selected, class {label}", **style)
     across = np.linspace(-3.2, 3.2, 100)
     height = -population.log_odds(np.stack([across, 0 * across], 1)) / population.slopes[1]
     ax.plot(across, height, color="black", linestyle="--", linewidth=0.9, label="a risk of one half")

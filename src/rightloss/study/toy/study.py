@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from ..config import unique_name
 from ..engines import one_thread
 from ..execute import check_folder
 from ..methods import EVIDENCE, FULLY_LABELLED, METHODS, STARTS
-from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed, save_biases
+from .biases import BiasConfig, BiasFigures, BiasRow, bias_rows, biases_csv, run_seed, save_biases
 from .population import FiveRatings, Population, TwoGaussians
 from .table import BOTH, START_NAMES, Results, ToyRow, constant_rows, to_csv, to_markdown
 
@@ -240,14 +240,8 @@ class ToyConfig:
     def settings(self) -> dict[str, Any]:
         """Return the settings in `results.json`: everything that could change a figure."""
         populations = [dataclasses.asdict(population) for population in self.populations()]
-        content = {
-            "version": __version__,
-            **dataclasses.asdict(self),
-            "populations": populations,
-            "methods": METHODS_AND_STARTS,
-        }
-        content["evidence"] = EVIDENCE
-        settings: dict[str, Any] = json.loads(json.dumps(content))
+        content = {"version": __version__, **dataclasses.asdict(self), "populations": populations}
+        settings: dict[str, Any] = json.loads(json.dumps({**content, "methods": METHODS_AND_STARTS, "evidence": EVIDENCE}))
         return settings
 
 
@@ -276,38 +270,37 @@ def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, tota
 
     for folder in ("runs", "figures"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    runs, of_biases, figures, found = config.runs(), config.biases.runs(), {}, []
+    runs, biases = config.runs(), config.biases
+    figures: dict[ToyRun, ToyFigures] = {}
+    of_biases: list[BiasFigures] = []
+    total = len(runs) + biases.seeds
     for done, each in enumerate(runs, start=1):
-        figures[each] = _kept(each, lambda config: [run(config)], ToyFigures, out / "runs")[0]
-        progress(done, len(runs) + len(of_biases), each.label)
-    for done, every in enumerate(of_biases, start=len(runs) + 1):
-        found += _kept(every, run_seed, BiasFigures, out / "runs")
-        progress(done, len(runs) + len(of_biases), every.label)
-    return _written(config, _rows(config, figures), found, out)
+        figures[each] = _kept(each, out / "runs")
+        progress(done, total, each.label)
+    for seed in range(biases.seeds):
+        of_biases += run_seed(biases, seed)
+        progress(len(runs) + seed + 1, total, f"sampling biases, seed {seed}")
+    return _written(config, _rows(config, figures), bias_rows(biases, of_biases), out)
 
 
-Config = TypeVar("Config", ToyRun, BiasRun)
-Found = TypeVar("Found", ToyFigures, BiasFigures)
-
-
-def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Found], folder: Path) -> list[Found]:
+def _kept(config: ToyRun, folder: Path) -> ToyFigures:
     """Return the run's figures from its file; if it has none, run it and write one."""
     path = folder / config.file_name
     if not path.exists():
-        found = work(config)
-        content = {"config": dataclasses.asdict(config), "figures": [dataclasses.asdict(each) for each in found]}
+        found = run(config)
+        content = {"config": dataclasses.asdict(config), "figures": [dataclasses.asdict(found)]}
         write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
         return found
     try:
-        return [kind(**each) for each in json.loads(path.read_text(encoding="utf-8"))["figures"]]
+        (figures,) = json.loads(path.read_text(encoding="utf-8"))["figures"]
+        return ToyFigures(**figures)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
 
 
-def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], out: Path) -> Results:
+def _written(config: ToyConfig, rows: list[ToyRow], of_biases: list[BiasRow], out: Path) -> Results:
     """Write all of `FILES`; results.json is written last and marks them as complete."""
     results = Results(config.settings(), rows)
-    of_biases = bias_rows(config.biases, found)
     write_whole(out / "biases.csv", biases_csv(of_biases))
     save_biases(of_biases, config.biases, tuple(out / name for name in PICTURES))
     write_whole(out / "table.csv", to_csv(results))
@@ -332,22 +325,19 @@ def _rows(config: ToyConfig, figures: dict[ToyRun, ToyFigures]) -> list[ToyRow]:
         rows += constant_rows(population)
         for net in config.nets:
             problems = [ToyProblem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
-            for method, start in METHODS_AND_STARTS:
-                name = START_NAMES[start] if METHODS[method].mix == "population" else BOTH
-                found = [figures[ToyRun(problem, method, start)] for problem in problems]
-                rows.append(_row(found, population, net.name, METHODS[method].title, name))
+            for name, start in METHODS_AND_STARTS:
+                found = [figures[ToyRun(problem, name, start)] for problem in problems]
+                shown = START_NAMES[start] if METHODS[name].mix == "population" else BOTH
+                rows.append(_row(found, population, (population.title, net.name, METHODS[name].title, shown)))
     return rows
 
 
-def _row(runs: list[ToyFigures], population: Population, model: str, method: str, start: str) -> ToyRow:
+def _row(runs: list[ToyFigures], population: Population, names: tuple[str, str, str, str]) -> ToyRow:
     by_seed = [each.log_likelihood for each in runs]
     aucs = [each.auc for each in runs if each.auc is not None]
     error = math.sqrt(math.fsum(each.variance for each in runs)) / len(runs)
     return ToyRow(
-        prevalence=population.title,
-        model=model,
-        method=method,
-        start=start,
+        *names,
         log_likelihood=fmean(by_seed),
         standard_error=error,
         from_best=(fmean(by_seed) - population.best_log_likelihood) / error,

@@ -18,21 +18,23 @@ from typing import Any
 import numpy as np
 
 from ..methods import DEFAULT, METHODS
-from ..report.export import csv_text, markdown_rows, open_console, print_sections
+from ..report.export import csv_text, markdown_rows, print_page
+from ..results import grouped
 from .population import Population
 
 TITLE = "Trained on equal classes, used where they are not: how close does each loss come to the best possible?"
+# By column: its title and how its figures are shown.
 COLUMNS = {
-    "prevalence": "prevalence",
-    "model": "model",
-    "method": "method",
-    "start": "start",
-    "log_likelihood": "expected log-likelihood ± s.e.",
-    "from_best": "s.e. from best possible",
-    "spread": "spread over seeds",
-    "lost": "lost to best possible",
-    "auc": "AUC",
-    "mean_prediction": "mean prediction",
+    "prevalence": ("prevalence", "{}"),
+    "model": ("model", "{}"),
+    "method": ("method", "{}"),
+    "start": ("start", "{}"),
+    "log_likelihood": ("expected log-likelihood ± s.e.", "{:.6f}"),
+    "from_best": ("s.e. from best possible", "{:+.1f}"),
+    "spread": ("spread over seeds", "{:.6f}"),
+    "lost": ("lost to best possible", "{:.6f}"),
+    "auc": ("AUC", "{:.4f}"),
+    "mean_prediction": ("mean prediction", "{:.5f}"),
 }
 NARROW = ("method", "start", "log_likelihood", "lost", "mean_prediction")  # fits 80 characters
 START_NAMES, BOTH = {"population": "π", "equal": "equal"}, "both"
@@ -130,28 +132,22 @@ def to_csv(results: Results) -> str:
 
 def to_markdown(results: Results) -> str:
     """Return the report: the question, the answers, the table, and its legend."""
-    rows = [list(cells(row).values()) for row in results.rows]
-    table = markdown_rows([list(COLUMNS.values()), ["---"] * 4 + ["--:"] * (len(COLUMNS) - 4), *rows])
-    answers, notes = (
-        [f"- {each}" for each in some] for some in (findings(results.rows, METHODS[DEFAULT].title), legend(results))
-    )
+    titles = [title for title, _ in COLUMNS.values()]
+    lines = [list(cells(row).values()) for row in results.rows]
+    table = markdown_rows([titles, ["---"] * 4 + ["--:"] * (len(titles) - 4), *lines])
+    answers = [f"- {each}" for each in findings(results.rows, METHODS[DEFAULT].title)]
+    notes = [f"- {each}" for each in legend(results)]
     return "\n".join([f"# {TITLE}", "", *answers, "", table, "", *notes, ""])
 
 
 def print_results(results: Results) -> None:
     """Print the table and three sentences at most: all columns if they fit, else the most important ones."""
-    console, layouts = open_console(), []
-    for names in (list(COLUMNS)[2:], NARROW):
-        shown: dict[str, list[list[str]]] = {}
-        for row in results.rows:
-            line = cells(row)
-            shown.setdefault(f"prevalence {row.prevalence}, model {row.model}", []).append([line[name] for name in names])
-        layouts.append(([COLUMNS[name] for name in names], shown))
-    console.print(TITLE, markup=False)
-    print_sections(console, layouts, left=2)
-    for sentence in (*findings(results.rows, METHODS[DEFAULT].title), _READING):
-        console.print(sentence, markup=False)
-    console.print()
+    layouts = []
+    groups = grouped(results.rows, lambda row: f"prevalence {row.prevalence}, model {row.model}")
+    for names in ([*COLUMNS][2:], NARROW):
+        shown = {title: [[cells(row)[name] for name in names] for row in rows] for title, rows in groups.items()}
+        layouts.append(([COLUMNS[name][0] for name in names], shown))
+    print_page(TITLE, layouts, [*findings(results.rows, METHODS[DEFAULT].title), _READING], left=2)
 
 
 def findings(rows: list[ToyRow], default: str) -> list[str]:
@@ -173,19 +169,11 @@ def findings(rows: list[ToyRow], default: str) -> list[str]:
 
 def cells(row: ToyRow) -> dict[str, str]:
     """Return a row as the table shows it, by column."""
-    error = "" if row.standard_error is None else f" ± {row.standard_error:.6f}"
-    return {
-        "prevalence": row.prevalence,
-        "model": row.model,
-        "method": row.method,
-        "start": row.start or "–",
-        "log_likelihood": f"{row.log_likelihood:.6f}{error}",
-        "from_best": "–" if row.from_best is None else f"{row.from_best:+.1f}",
-        "spread": "–" if row.spread is None else f"{row.spread:.6f}",
-        "lost": f"{row.lost:.6f}",
-        "auc": "–" if row.auc is None else f"{row.auc:.4f}",
-        "mean_prediction": f"{row.mean_prediction:.5f}",
-    }
+    values = {name: (getattr(row, name), form) for name, (_, form) in COLUMNS.items()}
+    shown = {name: "–" if value in (None, "") else form.format(value) for name, (value, form) in values.items()}
+    if row.standard_error is not None:
+        shown["log_likelihood"] += f" ± {row.standard_error:.6f}"
+    return shown
 
 
 def legend(results: Results) -> list[str]:

@@ -20,13 +20,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ...lidc import NoduleSet
 from ...lidc.nets import LowLevelBlock, each_view
-from ...lidc.splits import Parts, split_labels
+from ...lidc.splits import split_labels
 from ...lidc.views import FixedViews, RandomViews
 from ...prevalence import Prevalence
 from ...sampling import RebalancedSampler
 from ..config import RunConfig, label_draw
-from ..datasets import StudyData
+from ..datasets import parts_of
 
 _BLOCK = 32  # nodules per block when views are cut
 
@@ -80,7 +81,7 @@ class Batches:
 
     def __init__(
         self,
-        data: StudyData,
+        data: NoduleSet,
         images: Tensor | None,
         run: RunConfig,
         device: torch.device,
@@ -90,7 +91,7 @@ class Batches:
     ) -> None:
         self.data, self.images, self.run = data, images, run
         self.device, self.rank, self.world = device, rank, world
-        parts: Parts = data.parts(run.fold, run.num_folds)
+        parts = parts_of(data, run.fold, run.num_folds)
         draw = label_draw(run.data, run.fold, run.seed)
         labelled, self.unlabelled = split_labels(parts.train, data.patients, run.unlabelled, draw)
         self.parts = parts._replace(train=labelled)

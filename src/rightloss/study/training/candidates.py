@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class Candidate:
         members = run.training.members if run.inference == "ensemble" else 1
         made = {} if made is None else made
         if (same := (_as_trained(run), rate)) not in made:
-            made[same] = [self._net(member, num_features) for member in range(members)]
+            made[same] = [Net(run, rate, member, self.prevalence, num_features, fabric) for member in range(members)]
         self.nets = made[same]
         self.scores: list[float] = []
         self.trace: list[float] = []
@@ -131,46 +131,17 @@ class Candidate:
     def log_probs(self, part: Batch, tables: Mapping[Net, Tensor] | None = None) -> Float64[Tensor, "n k"]:
         """Return predictions at π, averaged over nets or over masks of dropout."""
         masks = self.run.training.members if self.run.inference == "mc-dropout" else 0
-        found = [] if masks else [(tables or tables_of(self.nets, part, self.fabric))[net] for net in self.nets]
+        found = [] if masks else [(tables or tables_of(self.nets, part))[net] for net in self.nets]
         for net in self.nets if masks else ():
             for mask in range(masks):
-                _seed_default(self._seed("mask", mask), self.fabric)
-                found.append(tables_of([net], part, self.fabric, dropout=True)[net])
+                net.seed("mask", mask)
+                found.append(tables_of([net], part, dropout=True)[net])
         return torch.logsumexp(torch.stack([self._at_population(table) for table in found]), 0) - math.log(len(found))
 
     def _at_population(self, table: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
         if not METHODS[self.run.loss].corrected or bool(table.isnan().any()):  # seen by `score`
             return table
         return retarget(table, self.prevalence.sampling, self.prevalence.population)
-
-    def _net(self, member: int, num_features: int) -> Net:
-        run, training, method = self.run, self.run.training, METHODS[self.run.loss]
-        likelihood = LIKELIHOOD_OF[run.likelihood](self.prevalence.num_classes)
-        start = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, member)
-        model = Model(run.net, likelihood, num_features, training.small, DROPOUT, start)
-        start_at_prevalence(model.head, method.start(self.prevalence, run.start), likelihood)
-        _seed_default(self._seed("marginal", member), self.fabric)  # of the auxiliary network's weights
-        marginal = method.marginal_for(model.head)
-        criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
-        criterion.nonfinite = "nan"  # seen by `take_step`
-        trained = [weight for weight in model.parameters() if weight.requires_grad]
-        wrapped: Any = model
-        optimiser: Any = torch.optim.AdamW(trained, self.rate, weight_decay=training.weight_decay, fused=True)
-        if self.fabric is not None:
-            wrapped, optimiser = self.fabric.setup(model, optimiser)
-        return Net(
-            run,
-            member,
-            model,
-            wrapped,
-            criterion.to(place_of(self.fabric)[0]),
-            optimiser,
-            self.rate,
-            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(training.averaging)),
-        )
-
-    def _seed(self, purpose: str, *numbers: int) -> int:
-        return seed_of(purpose, self.run.data, self.run.fold, self.run.seed, *numbers)
 
 
 def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: np.ndarray) -> float:
@@ -193,45 +164,63 @@ def _votes(target: Tensor, classes: int) -> Float64[Tensor, "n k"]:
     return votes.double().cpu()
 
 
-@dataclass(eq=False)
 class Net:
     """One net in training, with its loss and the running mean of its weights, which predicts.
 
-    Attributes:
+    Args:
         run: the run it is trained for, or the first of several with the same training.
+        rate: the first step size.
         member: its number in an ensemble.
+        prevalence: π and ρ.
+        num_features: columns of the metadata.
+        fabric: as in `Candidate`.
+
+    Attributes:
         module: the net itself.
         model: the same, or Fabric's wrapper of it.
-        rate: the first step size.
         failed: whether its loss was not finite.
         outputs: for the labelled rows of the last minibatch.
     """
 
-    run: RunConfig
-    member: int
-    module: Any
-    model: Any
-    criterion: Any
-    optimiser: Any
-    rate: float
-    averaged: AveragedModel
-    failed: bool = False
-    outputs: Tensor = field(default_factory=lambda: torch.empty(0))
+    def __init__(
+        self, run: RunConfig, rate: float, member: int, prevalence: Prevalence, num_features: int, fabric: Fabric | None
+    ) -> None:
+        self.run, self.rate, self.member, self.fabric = run, rate, member, fabric
+        training, method = run.training, METHODS[run.loss]
+        likelihood = LIKELIHOOD_OF[run.likelihood](prevalence.num_classes)
+        weights = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, member)
+        self.module = Model(run.net, likelihood, num_features, training.small, DROPOUT, weights)
+        start_at_prevalence(self.module.head, method.start(prevalence, run.start), likelihood)
+        self.seed("marginal", member)  # of the auxiliary network's weights
+        marginal = method.marginal_for(self.module.head)
+        self.criterion: Any = method.loss(prevalence, likelihood, marginal, run.unlabelled_weight)
+        self.criterion.nonfinite = "nan"  # seen by `take_step`
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        self.model: Any = self.module
+        self.optimiser: Any = torch.optim.AdamW(trained, rate, weight_decay=training.weight_decay, fused=True)
+        if fabric is not None:
+            self.model, self.optimiser = fabric.setup(self.model, self.optimiser)
+        self.criterion.to(place_of(fabric)[0])
+        self.averaged = AveragedModel(self.module, multi_avg_fn=get_ema_multi_avg_fn(training.averaging))
+        self.failed, self.outputs = False, torch.empty(0)
+
+    def seed(self, purpose: str, *numbers: int) -> None:
+        """Seed torch's default generators; on one CPU only the CPU's, since seeding missing devices is slow."""
+        number = seed_of(purpose, self.run.data, self.run.fold, self.run.seed, *numbers)
+        (torch.default_generator if self.fabric is None else torch).manual_seed(number)
 
     def inputs(self, batch: Batch) -> Inputs:
         """Return the rows of a minibatch that it reads: labelled rows, or all rows if it learns from unlabelled ones too."""
         return batch.with_unlabelled[self.run.population] if self.run.learns_from_unlabelled else batch.inputs
 
-    def loss(self, batch: Batch, number: int, fabric: Fabric | None) -> Tensor:
+    def loss(self, batch: Batch, number: int) -> Tensor:
         """Return the loss of minibatch `number`; labelled and unlabelled rows go through the net together."""
-        run = self.run
-        _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, place_of(fabric)[1]), fabric)
+        self.seed("dropout", self.member, number, place_of(self.fabric)[1])
         outputs = self.model(*self.inputs(batch))
         self.outputs = outputs.detach()[: len(batch.target)]
-        if not run.learns_from_unlabelled:
-            return self.criterion(outputs, batch.target)
         labelled, unlabelled = outputs.tensor_split([len(batch.target)])
-        return self.criterion(labelled, batch.target, unlabelled=unlabelled)
+        loss: Tensor = self.criterion(labelled, batch.target, **({"unlabelled": unlabelled} if len(unlabelled) else {}))
+        return loss
 
     def update(self, number: int) -> None:
         """Take optimiser step `number`, counted from 1; step sizes fall by half a cosine."""
@@ -242,19 +231,17 @@ class Net:
         self.averaged.update_parameters(self.module)
 
 
-def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | None = None) -> None:
+def score(candidates: Iterable[Candidate], part: Batch) -> None:
     """Score the candidates on the validation part; nets that several of them share predict once."""
     candidates = [each for each in candidates if not each.failed]
     nets = dict.fromkeys(net for each in candidates if each.run.inference != "mc-dropout" for net in each.nets)
-    tables = tables_of(nets, part, fabric)
+    tables = tables_of(nets, part)
     for candidate in candidates:
         candidate.score(part, tables)
 
 
 @torch.no_grad()
-def tables_of(
-    nets: Iterable[Net], part: Batch, fabric: Fabric | None = None, dropout: bool = False
-) -> dict[Net, Float64[Tensor, "n k"]]:
+def tables_of(nets: Iterable[Net], part: Batch, dropout: bool = False) -> dict[Net, Float64[Tensor, "n k"]]:
     """Return the tables of nets for all rows of a part."""
     found, block = {}, _MASKED_BLOCK if dropout else _BLOCK
     for net in nets:
@@ -262,21 +249,21 @@ def tables_of(
         dtype, blocks = next(model.parameters()).dtype, []
         for start in range(0, len(part.target), block):
             rows = (None if each is None else each[start : start + block] for each in part.inputs)
-            with nullcontext() if fabric is None else fabric.autocast():
+            with nullcontext() if net.fabric is None else net.fabric.autocast():
                 outputs = model(*(None if each is None else each.to(dtype) for each in rows))
             blocks.append(model.likelihood.table(outputs.double()))
         found[net] = torch.cat(blocks).cpu()
     return found
 
 
-def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | None = None) -> None:
+def take_step(candidates: Iterable[Candidate], batch: Batch, number: int) -> None:
     """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
     for net in dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets):
         net.optimiser.zero_grad()
-        loss = net.loss(batch, number, fabric)
-        net.failed = not math.isfinite(float(_over_processes(loss.detach(), fabric)))
+        loss = net.loss(batch, number)
+        net.failed = not math.isfinite(float(_over_processes(loss.detach(), net.fabric)))
         if not net.failed:
-            loss.backward() if fabric is None else fabric.backward(loss)
+            loss.backward() if net.fabric is None else net.fabric.backward(loss)
             net.update(number)
 
 
@@ -297,11 +284,6 @@ def _over_processes(value: Tensor, fabric: Fabric | None) -> Tensor:
     """Return the mean over the processes that train together."""
     mean: Any = value if fabric is None else fabric.all_reduce(value.clone())  # it overwrites its argument
     return mean
-
-
-def _seed_default(seed: int, fabric: Fabric | None) -> None:
-    """Seed torch's default generators; on one CPU only the CPU's, since seeding missing devices is slow."""
-    (torch.default_generator if fabric is None else torch).manual_seed(seed)
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from ...extras import install
 from ...inference import Posterior, laplace, layer_prior, log_posterior, sghmc, variational
+from ...lidc import NoduleSet
 from ...likelihoods import start_at_prevalence
 from ...predictive import predictive
 from ...prevalence import Prevalence
 from ..config import OF_TABLES, Group, RunConfig
-from ..datasets import StudyData, study_data, study_images
+from ..datasets import study_data, study_images
 from ..engines import Report
 from ..methods import METHODS
 from ..results import RunResult, trace_steps
@@ -153,12 +154,12 @@ def _side_by_side(fabric: Fabric | None, runs: list[RunConfig], batches: Batches
     traced = {*trace_steps(training.steps)}
     valid = batches.fixed(batches.parts.valid)
     for step, batch in enumerate(batches, start=1):
-        take_step(all_candidates, batch, step, fabric)
+        take_step(all_candidates, batch, step)
         if step in traced:
             for candidate in all_candidates:
                 candidate.record(batch)
         if step in checkpoints:
-            score(all_candidates, valid, fabric)
+            score(all_candidates, valid)
         report(step / training.steps)
     test = batches.fixed(batches.parts.test)
     return {run: _best(run, each, sorted(checkpoints), valid, test, batches.parts.test) for run, each in candidates.items()}
@@ -184,7 +185,7 @@ def _best(
     )
 
 
-def population_of(run: RunConfig, data: StudyData) -> np.ndarray:
+def population_of(run: RunConfig, data: NoduleSet) -> np.ndarray:
     """Return π by class: the run's; for ratings the shares of votes in the whole data set."""
     if run.population is None:
         return data.votes.double().mean(0).numpy()

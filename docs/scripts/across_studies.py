@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...card.words import listed
-from ...metrics import Figure
-from ..config import IMAGE_NETS, StudyConfig
-from ..paper import TABLE_2
-from ..results import CellKey
-from . import wording
-from .claims import RARE, check_at, when_above
-from .comparisons import PUBLISHED, WEIGHTED
-from .contract import AUC, OURS, Outcome, PaperCheck, Summary
+from rightloss.card.words import listed
+from rightloss.metrics import Figure
+from rightloss.study.config import IMAGE_NETS, StudyConfig
+from rightloss.study.paper import TABLE_2
+from rightloss.study.results import CellKey, grouped
+from rightloss.study.summary import PaperCheck, Summary, wording
+from rightloss.study.summary.claims import RARE, check_at, when_above
+from rightloss.study.summary.comparisons import PUBLISHED, WEIGHTED
+from rightloss.study.summary.contract import AUC, OURS, Outcome
 
 
 def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
@@ -27,10 +27,6 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
 
     Args:
         summaries: of two-class studies with raw and with rebalanced minibatches; others are ignored.
-
-    Examples:
-        >>> [check.verdict for check in checks_across([])]
-        ['cannot be tested', 'cannot be tested', 'cannot be tested']
     """
     return (*_less_degraded_when_raw(summaries), *_every_net(summaries), *_UNTESTABLE)
 
@@ -58,18 +54,11 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
     Args:
         checks: of one study or of several.
         trivial: whether to return the claims that always answering π fulfils, which no headline counts, or the others.
-
-    Examples:
-        >>> from rightloss.study.summary import PaperCheck
-        >>> from rightloss.study.summary.across_studies import by_claim
-        >>> verdicts = {"population": "reproduces", "equal": "does not"}
-        >>> by_claim(PaperCheck("it ranks", "", word, setting={"start": start}) for start, word in verdicts.items())
-        [ClaimVerdict(claim='it ranks', counts={'reproduces': 1, 'does not': 1}, overall='mixed', depends_on='start')]
     """
-    own: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        if check.trivial == trivial and check.place != OURS:
-            own.setdefault(check.about.partition(": ")[0], []).append(check)
+    own = grouped(
+        (check for check in checks if check.trivial == trivial and check.place != OURS),
+        lambda check: check.about.partition(": ")[0],
+    )
     return [_claim_verdict(claim, some) for claim, some in own.items()]
 
 
@@ -86,10 +75,8 @@ def _explaining(checks: Sequence[PaperCheck]) -> str:
     decided = [check for check in checks if check.verdict in ("reproduces", "does not")]
     found = []
     for name in dict.fromkeys(name for check in decided for name in check.setting):
-        verdicts: dict[str, set[str]] = {}
-        for check in decided:
-            verdicts.setdefault(check.setting.get(name, ""), set()).add(check.verdict)
-        if all(len(each) == 1 for each in verdicts.values()):
+        by_value = grouped(decided, lambda check: check.setting.get(name, ""))  # noqa: B023
+        if all(len({check.verdict for check in some}) == 1 for some in by_value.values()):
             found.append(name)
     return found[0] if len(found) == 1 else ""
 
