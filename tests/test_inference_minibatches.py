@@ -38,7 +38,7 @@ def test_an_epoch_has_each_example_at_most_once_and_all_where_batches_fill_it(si
     for _ in range(3):
         epoch = list(chain(*seen(batches, per_epoch)))
         assert len(set(epoch)) == len(epoch) == per_epoch * size
-    assert batches.epoch == 12 / size
+    assert batches.epochs == [12 / size]
 
 
 @pytest.mark.long
@@ -103,7 +103,7 @@ def test_a_loader_is_used_as_it_is_and_repeated() -> None:
     batches = Minibatches(DataLoader(TensorDataset(X, Y), batch_size=5), 3)
     assert batches.num_data == 12
     assert not batches.at_once
-    assert batches.epoch is None
+    assert batches.epochs == [None]
     assert [len(rows) for rows in seen(batches, 6)] == [5, 5, 2, 5, 5, 2]
     torch.testing.assert_close(batches.whole()[0], X)
     assert len(batches.few()) == 2

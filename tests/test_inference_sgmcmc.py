@@ -105,15 +105,15 @@ def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size
             late.append(states.position[:, 0])
     variance = errors.var() / size
     found = torch.stack(late[-steps:], 1).square().mean(1)
-    assert_mean_is(found, float(heat(variance[None], states.response(lr), examples / size)))
+    assert_mean_is(found, float(heat(variance[None, None], states.response(lr), [examples / size])))
 
 
 def test_a_step_size_is_halved_until_minibatches_heat_by_a_quarter() -> None:
-    noise = torch.full((10,), 100.0)
+    noise = torch.full((1, 10), 100.0)
     for answer in (Overdamped().response, Underdamped(1.0).response):
-        lr = steady_lr(noise, answer, None, 0.5, 1.0)
-        assert float(heat(noise, answer(lr), None).max()) <= 0.25 < float(heat(noise, answer(2 * lr), None).max())
-        assert steady_lr(torch.zeros(10), answer, 7.0, 0.5, 1.0) == 0.5
+        lr = steady_lr(noise, answer, [None], 0.5, 1.0)
+        assert float(heat(noise, answer(lr), [None]).max()) <= 0.25 < float(heat(noise, answer(2 * lr), [None]).max())
+        assert steady_lr(torch.zeros(1, 10), answer, [7.0], 0.5, 1.0) == 0.5
 
 
 def test_the_scale_of_independent_weights_is_their_standard_deviation() -> None:
@@ -136,7 +136,7 @@ def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
     found = gradient_noise(gradients, weights, torch.ones(2, dtype=torch.float64), pairs=16)
     x, y = problem.data
     by_example = gradients.at(weights[:1].expand(200, 2), (x[:, None], y[:, None]))[0]
-    torch.testing.assert_close(found, by_example.var(0) / 50, rtol=0.15, atol=0)
+    torch.testing.assert_close(found[0], by_example.var(0) / 50, rtol=0.15, atol=0)
 
 
 def test_the_largest_curvature_is_that_of_the_narrowest_direction() -> None:

@@ -15,11 +15,13 @@ from small_targets import FEATURES, NUM_DATA, REFERENCES, Small, likelihood_term
 from torch import Tensor, nn
 from torch.autograd.functional import hessian as plain_hessian
 from torch.func import grad
+from torch.utils.data import DataLoader, TensorDataset
 
 import rightloss as rl
 from rightloss import inference
 from rightloss.inference.distributions import Layout
 from rightloss.inference.fisher import fisher_information, hessian
+from rightloss.inference.sgmcmc import ChainGradients, Underdamped, gradient_noise, heat
 from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
 
 ROWS = 9
@@ -106,6 +108,15 @@ class TestTarget:
             assert target.unlabelled is None
             assert torch.equal(target(params, batch)[0], plain)
 
+    def test_some_of_the_rows_stand_for_all(self) -> None:
+        """Without a marginal the likelihood is a sum over rows, so the mean over parts of one size is that of all."""
+        small, others = Small(), rows()
+        target, (x, y) = small.target(unlabelled=others, loss=rl.LogitAdjustedLoss), small.batch()
+        params = random_weights(target)
+        parts = torch.stack([target(params, (x, y, some))[0] for some in others.split(3)])
+        torch.testing.assert_close(parts.mean(), target(params, (x, y))[0])
+        assert float(parts.std()) > 0.01
+
     def test_where_r_is_the_population_the_rows_are_the_pool(self) -> None:
         small, others = Small(), rows()
         pi, (x, y) = small.prevalence.population, small.batch()
@@ -136,13 +147,14 @@ class TestTarget:
         [("soft", True, ()), ("dense", False, (2, 7)), ("dense", True, (4, 1))],
     )
     def test_many_weights_are_evaluated_as_one_by_one(self, kind: str, own: bool, size: tuple[int, ...]) -> None:
-        """Each with a minibatch of its `own`, or with the same; maps of another size go through the model apart."""
+        """Each with rows of its `own`, or with the same; maps of another size go through the model apart."""
         small = Small(kind=kind)
         r = REFERENCES["another"](small.prevalence)
         for options in ({"marginal": rl.BatchMarginal(), "reference": r}, {"loss": rl.LogitAdjustedLoss}):
             target = small.target(unlabelled=rows(kind, size=size), **options)
             params, pairs = random_weights(target, members=3), [small.batch(member) for member in range(3)]
-            each = pairs if own else [pairs[0]] * 3
+            others = [rows(kind, 5 + member, size) for member in range(3)]
+            each: Any = [(*pair, some) for pair, some in zip(pairs, others, strict=True)] if own else [pairs[0]] * 3
             batch: Any = tuple(torch.stack(part) for part in zip(*each, strict=True)) if own else each[0]
             values, estimate = evaluate_many(target, params, batch, marginal_of_sets(target), shared=not own)
             loop = [target({n: v[m] for n, v in params.items()}, each[m])[0] for m in range(3)]
@@ -270,12 +282,13 @@ class TestMethods:
         assert_near(found, exact("evidence"), 0.25, 0.15)
         assert found.record["marginal"] == "AuxiliaryMarginal"
 
-    @pytest.mark.parametrize("name", ["default", "adjusted"])
+    @pytest.mark.parametrize(("name", "batch_size"), [("default", None), ("adjusted", 30)])
     @unchecked_types()
-    def test_local_noise_of_variational_inference_finds_the_mean(self, name: str) -> None:
+    def test_local_noise_of_variational_inference_finds_the_mean(self, name: str, batch_size: int | None) -> None:
         mean, sd = exact(name)
-        options: dict[str, Any] = {"steps": 200, "batch_size": None, "lr": 0.02, "initial_sd": 0.1}
-        found = inference.variational(TARGETS[name](start=mean + 0.1), PROBLEM.data, estimator="local", **options)
+        target = TARGETS[name](start=mean + 0.1, unlabelled_batch_size=60)
+        options: dict[str, Any] = {"steps": 200, "batch_size": batch_size, "lr": 0.02, "initial_sd": 0.1}
+        found = inference.variational(target, PROBLEM.data, estimator="local", **options)
         assert float(((found.distribution.mean - mean) / sd).abs().max()) < 0.25
 
     @unchecked_types()
@@ -303,6 +316,55 @@ class TestMethods:
         assert_near(propagated, moments, 0.03, 0.03)
         assert_near(inference.laplace(target, POSITIVES, steps=60, lr=0.05), moments, 0.3, 0.1)
 
+    @unchecked_types()
+    def test_minibatches_of_both_lead_every_method_to_the_same_posterior(self) -> None:
+        mean, sd = exact("default")
+        target = logistic_target(start=mean + 0.1, unlabelled_batch_size=60)
+        mode = inference.map_estimate(target, PROBLEM.data, steps=60, lr=0.05, batch_size=None).distribution.mean
+        search: dict[str, Any] = {"steps": 200, "lr": 0.02, "batch_size": 25}
+        for found in (inference.map_estimate, partial(inference.ensemble, members=2)):
+            assert float(((found(target, PROBLEM.data, **search).distribution.mean - mode) / sd).abs().max()) < 0.2
+        options: dict[str, Any] = {"family": "full-rank", "steps": 300, "lr": 0.02, "initial_sd": 0.2, "batch_size": 25}
+        assert_near(inference.variational(target, PROBLEM.data, **options), (mean, sd), 0.25, 0.2)
+        start = inference.expectation_propagation(target, PROBLEM.data)
+        chains = inference.sghmc(target, PROBLEM.data, steps=300, chains=8, start=start, thin=2, batch_size=25)
+        worth = chains.record["effective_sample_size"]
+        assert worth > 30
+        assert_near(chains, (mean, sd), 0.1 + 4 / worth**0.5, 0.1 + 4 / (2 * worth) ** 0.5)
+
+    def test_their_noise_is_measured_apart_from_that_of_the_labelled(self) -> None:
+        target = logistic_target(unlabelled_batch_size=130, unlabelled_weight=12.0, loss=rl.LogitAdjustedLoss)
+        gradients = ChainGradients(target, target.minibatches(PROBLEM.data, 20, generator(3)), 64)
+        weights = gradients.layout.flatten(target.parameters()).add(1.5).expand(64, -1)
+        found = gradient_noise(gradients, weights, torch.ones(2, dtype=torch.float64), pairs=32)
+        slopes = grad(lambda at, *batch: 60 * target(gradients.layout.unflatten(at), batch)[0])
+        x, y = PROBLEM.data
+        of_labelled = torch.stack([slopes(weights[0], *row, POOL) for row in zip(x.split(1), y.split(1), strict=True)])
+        of_others = torch.stack([slopes(weights[0], x, y, row) for row in POOL.split(1)])
+        expected = torch.stack([of_labelled.var(0, correction=0) / 20, of_others.var(0, correction=0) / 130])
+        torch.testing.assert_close(found, expected, rtol=0.15, atol=0)
+        answer = Underdamped(1.0).response(0.3)
+        parts = heat(found[:1], answer, [3.0]) + heat(found[1:], answer, [4.0])
+        torch.testing.assert_close(heat(found, answer, [3.0, 4.0]), parts)
+
+
+def test_minibatches_go_through_all_rows_in_an_order_of_their_own() -> None:
+    x, y, index = torch.zeros(8, 1), torch.arange(8) % 2, torch.arange(12.0)[:, None]
+    target = inference.log_posterior(nn.Linear(1, 2), rl.Prevalence.binary(0.1), unlabelled=index, unlabelled_batch_size=4)
+    batches = target.minibatches((x, y), 3, generator(1))
+    seen = torch.cat([batches.next()[-1] for _ in range(3)])
+    assert sorted(seen.flatten().tolist()) == list(range(12)) != seen.flatten().tolist()
+    assert batches.next_each(5)[-1].shape == (5, 4, 1)
+    assert batches.epochs == [8 / 3, 3.0]
+    assert not target.minibatches((x, y), 8).at_once
+    # with all data in a step, all rows are in it
+    loader = DataLoader(TensorDataset(x, y), batch_size=5)
+    sizes: list[tuple[Any, int | None, list[int]]] = [((x, y), None, [8, 8]), ((x, y), 100, [8, 8, 4]), (loader, 1, [5, 5, 4])]
+    for data, size, expected in sizes:
+        assert [len(part) for part in target.minibatches(data, size).next()] == expected
+    for many in (None, 12):
+        assert len(logistic_target(rows=POOL[:12], unlabelled_batch_size=many).minibatches(PROBLEM.data, 20).next()) == 2
+
 
 def test_normalisation_by_minibatch_is_over_labelled_and_unlabelled_rows_together() -> None:
     net = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).double()
@@ -318,9 +380,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": rl.WeightedLoss}, "its likelihood cannot use them"),
     ({"loss": rl.LogLikelihoodLoss}, "its likelihood cannot use them"),
     ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
+    ({"unlabelled_batch_size": 0}, "unlabelled_batch_size"),
     ({"marginal": lambda model: rl.AuxiliaryMarginal(model)}, "no estimate for the unlabelled"),
     ({"marginal": lambda model: rl.PoolMarginal(model, [POOL])}, "no estimate for the unlabelled"),
     ({"reference": PI, "marginal": lambda model: rl.BatchMarginal()}, "no `marginal`"),
+    ({"reference": PI, "unlabelled_batch_size": 5}, "no `unlabelled_batch_size`"),
     ({"reference": PI, "pool": POOL}, "one of `pool` and `unlabelled`"),
     ({"prevalence": PU, "unlabelled": None}, "never labelled"),
     ({"prevalence": PU, "unlabelled_weight": 0.0}, "never labelled"),
@@ -346,6 +410,8 @@ def test_what_the_data_say_against_the_target_is_refused() -> None:
     x, y = PROBLEM.data
     mixed = torch.cat([POSITIVES[0], x[:1]]), torch.cat([POSITIVES[1], y[:1]])
     assert_refused(lambda: inference.map_estimate(logistic_target(PU), mixed), "prevalence.sampling")
+    plain = logistic_target(rows=None)
+    assert_refused(lambda: plain(plain.parameters(), (x, y, POOL)), "unlabelled=x_u")
 
 
 def test_an_unknown_prevalence_becomes_a_known_one_and_arrays_what_the_model_takes() -> None:

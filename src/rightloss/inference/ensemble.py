@@ -80,7 +80,7 @@ def ensemble(
     search = Search(steps, batch_size, lr, seed, device, progress)
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(checked_int(members, "members", 1))]
-        batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
+        batches = target.minibatches(data, batch_size, generator, device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         if _can_go_together(target, starts, batches):
             return _together(target, starts, batches, search)

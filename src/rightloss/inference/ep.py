@@ -26,7 +26,7 @@ from .distributions import DenseGaussian, Diverged, Layout
 from .ep_sites import ExampleSites, GaussianMoments, MarginalSites, NaturalParameters, Sites, normal_points, output_table
 from .fisher import loss_mix
 from .map import map_estimate
-from .minibatches import Data, Device, Minibatches, Pair, steps_of
+from .minibatches import Data, Device, Pair, steps_of
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel
 from .priors import Params, positive_number
@@ -108,7 +108,7 @@ def expectation_propagation(
             'Expected no evidence="exact" for expectation propagation, but got it: the likelihood is then no product of '
             "factors of the rows and the classes; use laplace or nuts."
         )
-    batches = Minibatches(data, None, device=device, prevalence=target.prevalence, like=target.model)
+    batches = target.minibatches(data, None, device=device)
     target = target.with_data(batches.num_data, batches.few)
     net = _settled(target, data, layer, mode, seed, device, progress)
     head = head_of(net.model, layer, target.parameters())

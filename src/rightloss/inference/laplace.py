@@ -23,7 +23,7 @@ from ..tensors import in_mode, own_random
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
 from .map import Search, most_probable, on_device, one_draw
-from .minibatches import Data, Device, Minibatches, Pair
+from .minibatches import Data, Device, Pair
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel, check_given
 from .priors import Params
@@ -133,7 +133,7 @@ def laplace_from(
     _check(target, covariance, curvature, layer, mode, linearised)
     device = search.device
     with own_random(search.seed) as generator:
-        whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
+        whole = target.minibatches(data, None, generator, device)
         target = target.with_data(whole.num_data, whole.few)
         names = _inferred(target, covariance, layer)
         expand = _Expander(target, whole.whole(), names, covariance == "diagonal", curvature, device)

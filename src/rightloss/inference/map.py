@@ -18,7 +18,7 @@ from ..arrays import checked_int
 from ..marginals import BatchMarginal, PoolMarginal, RunningMarginal
 from ..tensors import in_mode, own_random
 from .distributions import Layout, Particles, check_finite
-from .minibatches import Data, Device, Minibatches, steps_of
+from .minibatches import Data, Device, steps_of
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel
 from .priors import Params, positive_number
@@ -155,7 +155,7 @@ def most_probable(
     """
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model)
+        batches = target.minibatches(data, search.batch_size, generator, device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         follows = not (target.marginal is None or isinstance(target.marginal, BatchMarginal))
         polish = polish and batches.at_once and not follows and not drops_out(target)

@@ -1,6 +1,7 @@
 """An endless stream of minibatches from data in any form; and the steps that take them, with a progress bar.
 
-Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch.
+Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with a
+third part where a minibatch has only some of the unlabelled rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from ..tensors import as_input, ordinary, tensor_of
 
 Pair = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, ...]  # x and labels; then unlabelled x, where a minibatch has only some of them
 Data = Iterable[Any] | Dataset[Any]  # `(x, y)` as tensors or arrays, a Dataset of such pairs, or a DataLoader
 Device = str | torch.device | None
 
@@ -42,6 +44,7 @@ class Minibatches:
         prevalence: if given, the labels must have its `sampling`, within chance; for a loader over its first pass.
         like: the model; arrays become tensors of its dtype, on its device. Without it, float64 becomes torch's default dtype.
             Tensors are not changed.
+        others: minibatches of the unlabelled rows, whose x are added to each minibatch.
     """
 
     def __init__(
@@ -52,8 +55,9 @@ class Minibatches:
         device: Device = None,
         prevalence: Prevalence | ContinuousPrevalence | None = None,
         like: nn.Module | None = None,
+        others: Minibatches | None = None,
     ) -> None:
-        self.generator, self.device, self.like = generator, device, like
+        self.generator, self.device, self.like, self.others = generator, device, like, others
         self.prevalence = prevalence if isinstance(prevalence, Prevalence) else None
         self._batches: Iterator[Any] | None = None
         self._first_pass = None if self.prevalence is None else _Mix(self.prevalence)
@@ -74,36 +78,38 @@ class Minibatches:
     @property
     def at_once(self) -> bool:
         """Whether every minibatch has all data."""
-        return self.loader is None and self.batch_size == len(self.y)
+        return self.loader is None and self.batch_size == len(self.y) and self.others is None
 
     @property
-    def epoch(self) -> float | None:
-        """The approximate number of minibatches that contain all data; None for a loader."""
-        return None if self.loader is not None else len(self.y) / self.batch_size
+    def epochs(self) -> list[float | None]:
+        """The approximate number of minibatches that contain all data (None for a loader), then that of the other rows."""
+        own = None if self.loader is not None else len(self.y) / self.batch_size
+        return [own] if self.others is None else [own, *self.others.epochs]
 
-    def next(self) -> Pair:
+    def next(self) -> Batch:
         """Return the next minibatch."""
-        if self.loader is not None:
-            return self._from_loader()
-        if self.at_once:
-            return self.x, self.y
-        x, y = self._at_rows(self._next_rows(1))
-        return x[0], y[0]
+        if self.loader is None:
+            return tuple(part[0] for part in self.next_each(1))
+        others = () if self.others is None else self.others.next()[:1]
+        return *self._from_loader(), *others
 
-    def next_each(self, members: int) -> Pair:
+    def next_each(self, members: int) -> Batch:
         """Return the next minibatch of each of `members`, stacked; each has its own order of the data."""
+        pair: Iterable[Tensor]
         if self.loader is not None:
-            x, y = zip(*(self._of_one_size() for _ in range(members)), strict=True)
-            return torch.stack(x), torch.stack(y)
-        if self.at_once:
-            return self.x.expand(members, *self.x.shape), self.y.expand(members, *self.y.shape)
-        return self._at_rows(self._next_rows(members))
+            pair = map(torch.stack, zip(*(self._of_one_size() for _ in range(members)), strict=True))
+        elif self.batch_size == len(self.y):
+            pair = (part.expand(members, *part.shape) for part in (self.x, self.y))
+        else:
+            pair = self._at_rows(self._next_rows(members))
+        return *pair, *(() if self.others is None else self.others.next_each(members)[:1])
 
-    def any_each(self, members: int) -> Pair:
+    def any_each(self, members: int) -> Batch:
         """Return the same with rows drawn with replacement; for a loader its next batch."""
         if self.loader is not None:
             return self.next_each(members)
-        return self._at_rows(torch.randint(len(self.y), (members, self.batch_size), generator=self.generator))
+        pair = self._at_rows(torch.randint(len(self.y), (members, self.batch_size), generator=self.generator))
+        return *pair, *(() if self.others is None else self.others.any_each(members)[:1])
 
     def _next_rows(self, members: int) -> Int[Tensor, "m n"]:
         """Return the next rows of each member, without replacement; an incomplete last part of an epoch is dropped."""
@@ -275,7 +281,7 @@ def _count(data: object) -> str:
 
 
 def checked_rows(
-    pool: Any, unlabelled: Any, weight: Any, criterion: Any, model: nn.Module, marginal: Any
+    pool: Any, unlabelled: Any, weight: Any, batch_size: int | None, criterion: Any, model: nn.Module, marginal: Any
 ) -> tuple[Pool | None, Tensor | None]:
     """Return the pool and the unlabelled rows of `log_posterior`; if r = π, the latter *are* the pool."""
     x = _checked_unlabelled(unlabelled, weight, criterion, model)
@@ -292,9 +298,10 @@ def checked_rows(
     if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
         check_stream_marginal(marginal)
         return None, x
-    if marginal is not None:
+    if marginal is not None or batch_size is not None:
+        name = "unlabelled_batch_size" if marginal is None else "marginal"
         raise ValueError(
-            "Expected no `marginal` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
+            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
             "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
         )
     return (x, None), None

@@ -25,7 +25,7 @@ from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
 from .map import untrained_state
-from .minibatches import Data, Device, Minibatches, Pair, steps_of
+from .minibatches import Data, Device, Pair, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
@@ -91,7 +91,7 @@ def nuts(
     options = {"max_tree_depth": checked_int(max_tree_depth, "max_tree_depth", 1), "target_accept_prob": target_accept}
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
-        batches = Minibatches(data, None, None, device, target.prevalence, target.model)
+        batches = target.minibatches(data, None, device=device)
         target = target.with_data(batches.num_data, batches.few)
         batch = batches.whole()
         if start is None and isinstance(target.prevalence, Prevalence):

@@ -25,7 +25,7 @@ from ..tensors import in_mode, own_random
 from .diagnostics import judge_chains
 from .distributions import Layout, Particles, check_finite
 from .map import map_estimate, on_device, reset_marginal, thinned, untrained_state
-from .minibatches import Data, Device, Minibatches, Pair, steps_of
+from .minibatches import Batch, Data, Device, Minibatches, steps_of
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel, check_given
 from .priors import Params, positive_number
@@ -255,7 +255,7 @@ def run_chains(target: LogPosterior, data: Data, rule: Underdamped | Overdamped,
         how = {name: getattr(options, name) for name in ("batch_size", "seed", "device", "progress")}
         start = map_estimate(target, data, steps=min(options.steps, 1000), **how)
     with own_random(options.seed) as generator, in_mode(target.model, False):
-        batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
+        batches = target.minibatches(data, options.batch_size, generator, options.device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
         posterior = _Run(ChainGradients(target, batches, options.chains, fixed), rule, options).go(weights)
@@ -314,14 +314,14 @@ class _Run:
 
     def _adapt(self, weights: Tensor, scale: Tensor) -> None:
         self.variances.append(gradient_noise(self.gradients, weights, scale) / scale**2)
-        noise, epoch, lr = _late(self.variances).mean(0) * scale**2, self.gradients.batches.epoch, self.options.lr
+        noise, epochs, lr = _late(self.variances).mean(0) * scale**2, self.gradients.batches.epochs, self.options.lr
         if lr is None:
             self.steepest.append(torch.tensor(steepest(self.gradients, weights, scale)))
             largest = self.rule.largest_lr(float(_late(self.steepest).max()))
-            lr = steady_lr(noise, self.response, epoch, largest, self.temperature)
+            lr = steady_lr(noise, self.response, epochs, largest, self.temperature)
         self.scale, self.lr = scale, float(lr)
         # the noise of minibatches heats the chains, so less is injected
-        heated = heat(noise, self.response(self.lr), epoch)
+        heated = heat(noise, self.response(self.lr), epochs)
         self.hottest, self.injected = most_heated(heated), (self.temperature - heated).clamp_min(0)
         self.rule.begin(weights / scale, self.temperature)
 
@@ -398,11 +398,11 @@ class ChainGradients:
         self.marginal = _marginal(target)
         self.last: Tensor | None = None
 
-    def batch(self) -> Pair:
+    def batch(self) -> Batch:
         """Return the data of one step: all data, or one minibatch for each chain."""
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
-    def at(self, weights: Float[Tensor, "c d"], batch: Pair) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
+    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
         """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
         leaf = weights.detach().requires_grad_()
         values, estimate = self._evaluate(leaf, batch)
@@ -424,7 +424,7 @@ class ChainGradients:
         self.last = weights
         return gradient, values
 
-    def _evaluate(self, weights: Tensor, batch: Pair) -> tuple[Tensor, MinibatchEstimate | None]:
+    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, MinibatchEstimate | None]:
         return evaluate_many(self.target, self._named(weights), batch, self.marginal, shared=self.batches.at_once)
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
@@ -471,16 +471,26 @@ def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Fl
 def gradient_noise(
     gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
 ) -> Tensor:
-    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data."""
-    if gradients.batches.at_once:
-        return torch.zeros_like(scale)
-    any_batch = partial(gradients.batches.any_each, gradients.chains)
-    two = ((any_batch(), any_batch()) for _ in range(pairs))
-    differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
-    return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+    """Return the variance (s, d) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
+
+    A row is that of one source: of the labelled rows, and of the unlabelled ones if a minibatch has only some of them.
+    """
+    batches, chains = gradients.batches, gradients.chains
+    if batches.at_once:
+        return torch.zeros_like(scale)[None]
+
+    def variance(unlabelled: bool) -> Tensor:
+        differences = []
+        for _ in range(pairs):
+            one, other = batches.any_each(chains), batches.any_each(chains)
+            other = (*one[:2], *other[2:]) if unlabelled else (*other[:2], *one[2:])
+            differences.append(gradients.at(weights, one)[0] - gradients.at(weights, other)[0])
+        return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+
+    return torch.stack([variance(source > 0) for source in range(len(batches.epochs))])
 
 
-def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float | None) -> Float[Tensor, " d"]:
+def heat(noise: Float[Tensor, "s d"], response: Float[Tensor, " t"], epochs: list[float | None]) -> Float[Tensor, " d"]:
     """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
 
     A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
@@ -490,23 +500,28 @@ def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float
     h_{j+M−1})²/(M E)) remains.
 
     Args:
-        noise: Var ξ of independent minibatches.
+        noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
         response: h.
-        epoch: E; None for independent minibatches.
+        epochs: E of each source; None for independent minibatches.
     """
-    gain = response.square().sum()
-    if epoch is not None:
-        steps = int(epoch)
-        summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
-        gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
-    return noise * float(gain.clamp_min(0))
+    heated = torch.zeros_like(noise[0])
+    for variance, epoch in zip(noise, epochs, strict=True):
+        gain = response.square().sum()
+        if epoch is not None:
+            steps = int(epoch)
+            summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
+            gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
+        heated += variance * float(gain.clamp_min(0))
+    return heated
 
 
-def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | None, largest: float, temperature: float) -> float:
+def steady_lr(
+    noise: Float[Tensor, "s d"], response: Response, epochs: list[float | None], largest: float, temperature: float
+) -> float:
     """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
     halved = (largest / 2**times for times in range(_HALVINGS))
     return next(
-        (lr for lr in halved if most_heated(heat(noise, response(lr), epoch)) <= _HEAT * temperature), largest / 2**_HALVINGS
+        (lr for lr in halved if most_heated(heat(noise, response(lr), epochs)) <= _HEAT * temperature), largest / 2**_HALVINGS
     )
 
 

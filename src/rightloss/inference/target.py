@@ -30,7 +30,7 @@ from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
 from ..tensors import in_mode, ordinary
 from .exact_mix import exact_gain
-from .minibatches import Pair, checked_rows
+from .minibatches import Batch, Data, Device, Minibatches, checked_rows
 from .prediction import JointModel, inner
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 
@@ -73,6 +73,7 @@ def log_posterior(
     pool: Any = None,
     unlabelled: Any = None,
     unlabelled_weight: float | None = None,
+    unlabelled_batch_size: int | None = None,
     evidence: str | None = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form of the package `posteriors`:
@@ -108,6 +109,9 @@ def log_posterior(
             If r = π they are the `pool`. Every evaluation uses all of them.
         unlabelled_weight: λ, the weight of unlabelled relative to labelled rows in the likelihood. None for N_u/N, one count
             each.
+        unlabelled_batch_size: number of unlabelled rows per minibatch, drawn at random, for large pools; they represent all, at
+            the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still use all of
+            them.
         evidence: "exact" if π is known exactly, or, for an uncertain π, if nothing else is known about it: the gain is then
             taken at the mix r(w) that solves avg_n p_r(k|x_n,w) = r_k, over all data in every evaluation (see
             rightloss.inference.exact_mix). None for the prevalence's κ, where κ = 1 means that π is known as from N people
@@ -147,6 +151,7 @@ def log_posterior(
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
     num_data = None if num_data is None else checked_int(num_data, "num_data", 1)
+    size = None if unlabelled_batch_size is None else checked_int(unlabelled_batch_size, "unlabelled_batch_size", 1)
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
@@ -155,15 +160,16 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, criterion, model, marginal)
-    return LogPosterior(model, criterion, prior, num_data, pool, rows, unlabelled_weight, exact=exact)
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, size, criterion, model, marginal)
+    return LogPosterior(model, criterion, prior, num_data, pool, rows, unlabelled_weight, size, exact=exact)
 
 
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
     """The log posterior of the weights: `target(params, batch)` → (estimate of log p(w|X,Y)/N from the batch, by-products).
 
-    Make it with `log_posterior`. A batch is `(x, y)`.
+    Make it with `log_posterior`. A batch is `(x, y)`; with unlabelled rows also `(x, y, x_u)`, where x_u represents all of
+    them.
 
     Attributes:
         model: the given model; called with other weights by `torch.func.functional_call`, in its current mode.
@@ -173,6 +179,7 @@ class LogPosterior:
         pool: x and labels (or None) of the data over which p(y|w) is exact.
         unlabelled: x of the unlabelled rows, one more stream of the likelihood.
         unlabelled_weight: the given λ; None if each counts once.
+        unlabelled_batch_size: number of unlabelled rows per minibatch; None for all.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
 
@@ -193,6 +200,7 @@ class LogPosterior:
     pool: Pool | None = None
     unlabelled: Tensor | None = None
     unlabelled_weight: float | None = None
+    unlabelled_batch_size: int | None = None
     intercept: str | None = None
     exact: bool = False
 
@@ -272,6 +280,15 @@ class LogPosterior:
     def on(self, device: str | torch.device | None) -> LogPosterior:
         """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
         return self if device is None else self.with_rows(lambda x: x.to(device))
+
+    def minibatches(
+        self, data: Data, batch_size: int | None, generator: torch.Generator | None = None, device: Device = None
+    ) -> Minibatches:
+        """Return minibatches of `data`, with some of the unlabelled rows unless a minibatch has all data, or all of them."""
+        rows, size, others = self.unlabelled, self.unlabelled_batch_size, None
+        if rows is not None and batch_size is not None and size is not None and size < len(rows):
+            others = Minibatches((rows, torch.zeros(len(rows))), size, generator, device)
+        return Minibatches(data, batch_size, generator, device, self.prevalence, self.model, others)
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
@@ -361,11 +378,12 @@ class LogPosterior:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
         return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
-    def all_tables(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        """Return `table` of x, and that of the unlabelled rows, if there are any."""
+    def all_tables(self, params: Params, x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """Return `table` of x, and that of the unlabelled rows (`others`, or all), if there are any."""
 
         def found() -> tuple[Tensor, ...]:
-            return tuple(table_of(outputs, self.likelihood) for outputs in self._all_outputs(x) if outputs is not None)
+            both = self._all_outputs(x, *others)
+            return tuple(table_of(outputs, self.likelihood) for outputs in both if outputs is not None)
 
         return self.at(params, found)
 
@@ -417,14 +435,15 @@ class LogPosterior:
         multiple = self.unlabelled_mass * labels.count / others
         return stream_labels(labels, others, self.class_terms(outputs).sampling > 0, multiple)
 
-    def log_m(self, params: Params, batch: Pair) -> Float[Tensor, " k"]:
+    def log_m(self, params: Params, batch: Batch) -> Float[Tensor, " k"]:
         """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""
         if self.unlabelled is None:
             return self.log_marginal(params, batch)
 
         def found() -> Tensor:
-            outputs, others = self._all_outputs(batch[0])
-            rows, terms = self._batch(outputs, batch[1], others)
+            x, y, *others = batch
+            outputs, unlabelled = self._all_outputs(x, *others)
+            rows, terms = self._batch(outputs, y, unlabelled)
             return log_mean_prediction(at_reference(rows.outputs, terms.log_offset), rows.labels, terms)
 
         return self.at(params, found)
@@ -439,27 +458,29 @@ class LogPosterior:
         tables = tables_of(batch, others, self.likelihood)
         return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
-    def _all_outputs(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the model's outputs for x, and for the unlabelled rows; None if there are none.
+    def _all_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
 
         It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
         """
-        others = self.unlabelled
-        if others is None:
+        if self.unlabelled is None:
+            if others is not None:
+                raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
             return self.model(x), None
+        others = self.unlabelled if others is None else others
         if x.shape[1:] != others.shape[1:]:
             return self.model(x), self.model(others)
         outputs = self.model(torch.cat([x, others]))
         return outputs[: len(x)], outputs[len(x) :]
 
-    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, others = self._all_outputs(x)
+    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor, *others: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, unlabelled = self._all_outputs(x, *others)
         if self.marginal is not None:
-            return self._gain(outputs, y, others)
+            return self._gain(outputs, y, unlabelled)
         if self.exact:
             self.check_all(len(x))
         log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
-        return self.likelihood_of(outputs, y, others, log_marginal), {"outputs": outputs}
+        return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
 
     def check_all(self, rows: int) -> None:
         """Raise a ValueError for a minibatch, if π is known exactly."""

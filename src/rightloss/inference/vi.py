@@ -9,7 +9,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,7 @@ from .diagnostics import judge_gaussian
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, LowRankGaussian, check_finite
 from .local_noise import LocalNoise, local_noise_for
 from .map import reset_marginal, untrained_state
-from .minibatches import Data, Device, Minibatches, Pair, counting, steps_of
+from .minibatches import Batch, Data, Device, counting, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
@@ -113,7 +112,7 @@ def variational(
         positive_number(value, name)
     checked_choice(estimator, "estimator", ("auto", "shared", "local"))
     with own_random(seed) as stream, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
+        batches = target.minibatches(data, batch_size, stream, device)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
         fixed = untrained_state(target, device)
@@ -205,7 +204,7 @@ class _Bound:
         self.share, self.samples, self.stream = temperature / target.num_data, samples, stream
         self.landing = False
 
-    def climb(self, batch: Pair, step: int, last_good: Callable[[], Any]) -> Tensor:
+    def climb(self, batch: Batch, step: int, last_good: Callable[[], Any]) -> Tensor:
         """Add the gradient of the negative bound to q's leaves, and return the bound; raise Diverged if not finite."""
         total = torch.zeros(())
         for noise in self._noises():
@@ -220,7 +219,7 @@ class _Bound:
         check_finite(torch.stack([total, *grads]), step, last_good, "the bound and its gradient")
         return total
 
-    def estimate(self, noise: Tensor, batch: Pair) -> Tensor:
+    def estimate(self, noise: Tensor, batch: Batch) -> Tensor:
         """Return the estimate from one draw of the weights."""
         weights = self.q.draw(noise)
         drawn = self.layout.unflatten(weights) | self.fixed
@@ -245,12 +244,12 @@ class _Bound:
         drawn = self.layout.unflatten(self.q.draw(noise)) | self.fixed
         check_finite(self.target.outputs(drawn, x), step, last_good, "the model's outputs")
 
-    def _local_likelihood(self, drawn: Params, batch: Pair) -> Tensor:
+    def _local_likelihood(self, drawn: Params, batch: Batch) -> Tensor:
         assert self.local is not None
         assert isinstance(self.q, MeanField)
         means = self.layout.unflatten(self.q.mean)
         deviations = self.layout.unflatten(self.q.log_scale.exp())
-        unlabelled = self.target.unlabelled
+        unlabelled = batch[2] if len(batch) > 2 else self.target.unlabelled
         outputs = self.local.outputs(means, deviations, drawn, batch[0], self.stream)
         others = None if unlabelled is None else self.local.outputs(means, deviations, drawn, unlabelled, self.stream)
         log_marginal = _shared_marginal(self.target, drawn, batch) if self.target.gains else None
@@ -264,7 +263,7 @@ class _Bound:
         return [noise.to(like.device) for each in half for noise in (each, -each)][: self.samples]
 
 
-def _shared_marginal(target: LogPosterior, drawn: Params, batch: Pair) -> Tensor:
+def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tensor:
     """Return log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
@@ -273,7 +272,7 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Pair) -> Tensor
     return with_minibatch_gradient(target.at(drawn, lambda: target.criterion.marginal.update(estimate)), log_m)
 
 
-def following(target: LogPosterior, params: Params, batch: Pair, stream: torch.Generator) -> LogPosterior:
+def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.Generator) -> LogPosterior:
     """Return the target with q_ψ(w) instead of a running average.
 
     There are many weights, and p(y|w) depends on their products. So the inputs of q_ψ are the model's predictions for a few
@@ -291,14 +290,13 @@ def following(target: LogPosterior, params: Params, batch: Pair, stream: torch.G
     counts = counting(batch[1])
     labelled = torch.nonzero(counts if bool(counts.any()) else ~counts).flatten()  # if there are none, the loss raises an error
     rows = labelled[_some(len(labelled), _ANCHORS, stream).to(labelled.device)]
-    few, anchored = (batch[0][rows], batch[1][rows]), target
+    few: Batch = (batch[0][rows], batch[1][rows])
     if target.unlabelled is not None:
-        others = target.unlabelled[_some(len(target.unlabelled), _ANCHORS, stream).to(target.unlabelled.device)]
-        anchored = replace(target, unlabelled=others, unlabelled_weight=target.unlabelled_mass)
+        few += (target.unlabelled[_some(len(target.unlabelled), _ANCHORS, stream).to(target.unlabelled.device)],)
 
     def table() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            found = torch.cat(anchored.all_tables({}, few[0]))
+            found = torch.cat(target.all_tables({}, few[0], *few[2:]))
             return at_reference(target.columns(found), target.terms(found).log_adjust)
 
     start = target.at(params, table)
@@ -306,7 +304,7 @@ def following(target: LogPosterior, params: Params, batch: Pair, stream: torch.G
 
     def predictions() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            return torch.cat([anchored.log_m({}, few), table()[cells].exp().flatten()])
+            return torch.cat([target.log_m({}, few), table()[cells].exp().flatten()])
 
     marginal = AuxiliaryMarginal(predictions)
     target.at(params, lambda: marginal.prepare(start.shape[1]))

@@ -28,7 +28,7 @@ from ..marginals import (
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
 from ..tensors import in_mode
-from .minibatches import Pair
+from .minibatches import Batch
 from .priors import Params
 from .target import LogPosterior
 
@@ -53,25 +53,25 @@ def marginal_of_sets(target: LogPosterior) -> MarginalState | None:
 
 
 def evaluate_many(
-    target: LogPosterior, params: Params, batch: Pair, marginal: MarginalState | None = None, shared: bool = False
+    target: LogPosterior, params: Params, batch: Batch, marginal: MarginalState | None = None, shared: bool = False
 ) -> tuple[Float[Tensor, " m"], MinibatchEstimate | None]:
     """Return `target(…)` at M sets of weights, (M,), and the minibatches' estimate, for the marginal's `update`.
 
     Args:
         target: the log posterior, over classes.
         params: weights with a leading dimension of M; also buffers to update.
-        batch: x and y with a leading dimension of M; without it if `shared`.
+        batch: x, y and unlabelled rows with a leading dimension of M; without it if `shared`.
         marginal: q of each of the M sets, from `marginal_of_sets`; it is not changed.
         shared: whether all use the same minibatch.
     """
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes where many weights are evaluated at once, but got a density: one at a time.")
     assert target.num_data is not None
-    x, y = batch
+    x, y, *others = batch
     if shared:
-        parts = _each(target.model, lambda each: target.all_tables(each, x), params)
+        parts = _each(target.model, lambda each: target.all_tables(each, x, *others), params)
     else:
-        parts = _each(target.model, target.all_tables, params, x)
+        parts = _each(target.model, target.all_tables, params, x, *others)
     tables, labelled = torch.cat(parts, 1), parts[0].shape[1]
     members = len(tables)
     if tables.shape[2] != target.prevalence.num_classes:
