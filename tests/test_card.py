@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import class_likelihood_ratios, precision_score, recall_score, roc_auc_score
 
 import rightloss as rl
-from rightloss.card import content
+from rightloss.card import content, numbers
 from rightloss.card.inputs import subgroups
 from rightloss.card.numbers import mean_over_observed
 from rightloss.metrics import card, compare, operating_point
@@ -115,7 +115,9 @@ def test_figures_are_those_of_scikit_learn_and_plain_formulas() -> None:
 
 @pytest.mark.long
 def test_flagging_helps_where_its_net_benefit_is_above_that_of_nobody_and_everybody() -> None:
-    made = of_vendor(3000, 0.02, from_=0.5, threshold=0.03).data["answers"][0]
+    whole = of_vendor(3000, 0.02, from_=0.5, threshold=0.03)
+    assert "In between, the intervals leave it open." in whole.html()
+    made = whole.data["answers"][0]
     tpr, fpr = made["figures"]["sensitivity"]["value"], 1 - made["figures"]["specificity"]["value"]
 
     def benefit(pi: float, sensitivity: float, alarms: float) -> float:
@@ -216,6 +218,18 @@ def test_limits_of_the_mean_prediction_are_as_wide_as_its_spread_over_samples() 
         values.append(np.log(ratio["value"]))
         widths.append(np.log(ratio["high"] / ratio["low"]) / 2 / 1.96)
     assert np.mean(widths) == pytest.approx(np.std(values), rel=4 / np.sqrt(2 * 300))
+
+
+def test_a_calibration_curve_of_some_rows_of_each_class_is_within_the_limits_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for most in (4000, 1500):
+        monkeypatch.setattr(numbers, "_MOST_CURVED", most)
+        answer = of_vendor(4000, 0.1, from_=0.5, groups=np.arange(4000) // 2).data["answers"][0]
+        made.append({name: np.array(values) for name, values in answer["calibration"]["curve"].items()})
+    whole, part = made
+    observed = np.interp(whole["predicted"], part["predicted"], part["observed"])
+    assert not np.array_equal(observed, whole["observed"])
+    assert ((whole["low"] <= observed) & (observed <= whole["high"])).mean() > 0.9
 
 
 @pytest.fixture(scope="module")

@@ -99,46 +99,37 @@ def wrong_sampling(prevalence: Prevalence) -> tuple[np.ndarray, np.ndarray]:
     return retarget(exact(x, d), prevalence.sampling, prevalence.population), y
 
 
-# How it is made, the rows that must say "look" (others may), and words of the remedy of the last of them.
-MISTAKES: dict[str, tuple[Callable[[Prevalence], Check], tuple[str, ...], str]] = {
+def moved(rows: tuple[np.ndarray, np.ndarray], from_: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return retarget(rows[0], from_, to), rows[1]
+
+
+def true(prevalence: Prevalence) -> tuple[np.ndarray, np.ndarray]:
+    return right(prevalence, 2000, 7)
+
+
+# Predictions, labels, and unlabelled predictions if there are any; the rows that must say "look" (others may), and words of the
+# remedy of the last of them.
+MISTAKES: dict[str, tuple[Callable[[Prevalence], tuple[np.ndarray, ...]], str, str]] = {
     "plain cross-entropy": (
-        lambda p: check(*plain(p), p),
-        ("mean prediction", "calibration intercept"),
+        plain, "mean prediction, calibration intercept",
         r"as after plain cross-entropy: retarget\(log_probs, from_=prevalence.sampling",
     ),
-    "moved twice": (
-        lambda p: check(retarget(right(p, 2000, 7)[0], p.sampling, p.population), right(p, 2000, 7)[1], p),
-        ("calibration intercept",),
-        "once too often",
-    ),
+    "moved twice": (lambda p: moved(true(p), p.sampling, p.population), "calibration intercept", "once too often"),
     "moved the wrong way": (
-        lambda p: check(retarget(plain(p)[0], p.population, p.sampling), plain(p)[1], p),
-        ("mean prediction", "calibration intercept"),
-        "the wrong way",
+        lambda p: moved(plain(p), p.population, p.sampling), "mean prediction, calibration intercept", "the wrong way",
     ),
-    "another mix than stated": (
-        lambda p: check(*wrong_sampling(p), p),
-        ("label mix", "calibration intercept"),
-        r"Prevalence.from_labels\(y",
-    ),
-    "overconfident": (lambda p: check(*overconfident(p), p), ("calibration slope",), "overfitting.*fit_calibration"),
-    "underconfident": (lambda p: check(*overconfident(p, 0.6), p), ("calibration slope",), "second softmax"),
+    "another mix than stated": (wrong_sampling, "label mix, calibration intercept", r"Prevalence.from_labels\(y"),
+    "overconfident": (overconfident, "calibration slope", "overfitting.*fit_calibration"),
+    "underconfident": (lambda p: overconfident(p, 0.6), "calibration slope", "second softmax"),
     "columns in another order": (
-        lambda p: check(np.roll(right(p, 2000, 7)[0], 1, 1), right(p, 2000, 7)[1], p),
-        ("skill", "mean prediction", "calibration slope"),
+        lambda p: (np.roll(true(p)[0], 1, 1), true(p)[1]), "skill, mean prediction, calibration slope",
         "order of the class numbers",
     ),
-    "another p(x|y) where it is used": (
-        lambda p: check(*right(p, 2000, 7), p, unlabelled=shifted(p)),
-        ("label shift",),
-        "scanner, site",
-    ),
+    "another p(x|y) where it is used": (lambda p: (*true(p), shifted(p)), "label shift", "scanner, site"),
     "another prevalence where it is used": (
-        lambda p: check(*right(p, 2000, 7), p, unlabelled=exact(drawn(p.sampling, 2000, 8)[0], p.population)),
-        ("unlabelled mean",),
-        "estimate_prevalence",
+        lambda p: (*true(p), exact(drawn(p.sampling, 2000, 8)[0], p.population)), "unlabelled mean", "estimate_prevalence",
     ),
-}
+}  # fmt: skip
 
 
 class TestMistakes:
@@ -146,12 +137,14 @@ class TestMistakes:
     def test_each_is_found_and_named(self, mistake: str) -> None:
         make, rows, words = MISTAKES[mistake]
         for prevalence in (RARE, THREE):
-            found = make(prevalence)
+            table, y, *there = make(prevalence)
+            found = check(table, y, prevalence, unlabelled=there[0] if there else None)
             assert not found.ok
-            for name in rows:
+            for name in rows.split(", "):
                 assert found[name].verdict == "look", f"{name}\n{found}"
-            assert re.search(words, found[rows[-1]].remedy), found
-            assert found[rows[-1]].remedy in str(found)
+            last = found[rows.split(", ")[-1]]
+            assert re.search(words, last.remedy), found
+            assert last.remedy in str(found)
 
     def test_labels_given_no_probability_are_counted(self) -> None:
         table, y = right(RARE, 400, 10)

@@ -16,12 +16,7 @@ from test_check import RARE, THREE, assert_same
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from rightloss import (
-    Bernoulli,
-    Prevalence,
-    PrevalenceLayer,
-    RebalancedSampler,
-)
+from rightloss import Bernoulli, Prevalence, PrevalenceLayer, RebalancedSampler
 from rightloss.check import check
 from rightloss.inference import ensemble, log_posterior
 

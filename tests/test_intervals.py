@@ -146,6 +146,8 @@ def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: Method) ->
         np.testing.assert_allclose(vague[name].value, certain[name].value, rtol=1e-9)
     for name, factor in {"ppv": 1.2, "npv": 1.2, "skill": 1.2, "calibration_error": 1.05}.items():
         assert vague[name].high - vague[name].low > factor * (certain[name].high - certain[name].low), name
+    error = certain.calibration_error
+    assert vague.calibration_error.high - error.value < 2 * (error.high - error.value)
     for name in ("tpr", "tnr", "auc"):
         assert vague[name].high - vague[name].low == pytest.approx(certain[name].high - certain[name].low, rel=0.15), name
     # with so large a sample, PPV's interval is that of π, carried through a formula that rises with it

@@ -36,26 +36,26 @@ def rows_by_loop(log_probs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.n
     return np.array(rows), np.array([int(y[cell]) for cell in cells]), np.array([cell[0] for cell in cells])
 
 
+def curve(name: str, **fixed: Any) -> Callable[..., Any]:
+    return lambda t, y, pi, c, **o: getattr(metrics, name)(t, y, prevalence=pi, positive=1, **fixed, **o)
+
+
 # Each function, and whether it takes groups; with the costs of decisions, and an uncertain prevalence.
 CALLS: dict[str, tuple[Callable[..., Any], bool]] = {
     "evaluate, analytic": (lambda t, y, pi, c, **o: metrics.evaluate(t, y, pi, costs=c, intervals="analytic", **o), True),
     "evaluate, bootstrap": (
-        lambda t, y, pi, c, **o: metrics.evaluate(t, y, pi, costs=c, intervals="bootstrap", draws=100, **o),
-        True,
+        lambda t, y, pi, c, **o: metrics.evaluate(t, y, pi, costs=c, intervals="bootstrap", draws=100, **o), True
     ),
-    "roc_curve": (lambda t, y, pi, c, **o: metrics.roc_curve(t, y, 1, pi, **o), True),
-    "precision_recall_curve": (lambda t, y, pi, c, **o: metrics.precision_recall_curve(t, y, pi, 1, **o), False),
     "probability_histogram": (lambda t, y, pi, c, **o: metrics.probability_histogram(t, y, positive=1, **o), False),
-    "reliability_curve": (lambda t, y, pi, c, **o: metrics.reliability_curve(t, y, pi, positive=1, **o), True),
-    "smooth_calibration_curve": (lambda t, y, pi, c, **o: metrics.smooth_calibration_curve(t, y, pi, positive=1, **o), True),
-    "decision_curve": (lambda t, y, pi, c, **o: metrics.decision_curve(t, y, pi, [0.1, 0.4], 1, **o), True),
     "predictive_value_curve": (
-        lambda t, y, pi, c, **o: metrics.predictive_value_curve(
-            t, y, threshold=0.4, prevalences=pi, from_=pi, positive=1, **o
-        ),
-        True,
+        lambda t, y, pi, c, **o: metrics.predictive_value_curve(t, y, threshold=0.4, prevalences=pi, positive=1, **o), True
     ),
-    "operating_point": (lambda t, y, pi, c, **o: metrics.operating_point(t, y, pi, recall=0.8, positive=1, **o), True),
+    "precision_recall_curve": (curve("precision_recall_curve"), False),
+    "roc_curve": (curve("roc_curve"), True),
+    "reliability_curve": (curve("reliability_curve"), True),
+    "smooth_calibration_curve": (curve("smooth_calibration_curve"), True),
+    "decision_curve": (curve("decision_curve", thresholds=[0.1, 0.4]), True),
+    "operating_point": (curve("operating_point", recall=0.8), True),
 }  # fmt: skip
 OF_ROWS: dict[str, Callable[..., Any]] = {
     "decide": lambda t, y, pi, c: metrics.decide(t, c, abstain_cost=0.4),
@@ -153,8 +153,7 @@ class TestMaps:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("made_in", "called_in"),
-    [("gradients", "no_grad"), ("gradients", "inference_mode"), ("inference_mode", "gradients")],
+    ("made_in", "called_in"), [("gradients", "no_grad"), ("gradients", "inference_mode"), ("inference_mode", "gradients")]
 )
 @pytest.mark.parametrize("call", [*CALLS, *OF_ROWS])
 def test_tensors_have_the_numbers_of_arrays_and_lists_in_every_mode(call: str, called_in: str, made_in: str) -> None:

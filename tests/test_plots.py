@@ -29,65 +29,60 @@ def screened(rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return truth.log_probs(x), y
 
 
-# Name: the function, a curve at a rate, the pairs of arrays that must be on the axes, and the label that names the people.
-Points = list[tuple[np.ndarray, np.ndarray]]
-PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], Callable[[Any], Points], str]] = {
+# The function, a curve of predictions at a rate, the pairs of its arrays that must be on the axes, with the unit of the second,
+# and the label that names the people.
+PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], dict[str, list[str]], int, str]] = {
     "roc": (
-        plots.plot_roc,
-        cache(lambda rate, seed=0: metrics.roc_curve(*screened(rate, seed))),
-        lambda curve: [(curve.false_positive_rate, curve.true_positive_rate)],
+        plots.plot_roc, lambda p, y, rate: metrics.roc_curve(p, y), {"false_positive_rate": ["true_positive_rate"]}, 1,
         "True positive rate\n(cancers: share found)",
     ),
     "precision and recall": (
-        plots.plot_precision_recall,
-        cache(lambda rate, seed=0: metrics.precision_recall_curve(*screened(rate, seed), rate)),
-        lambda curve: [(curve.recall, curve.precision)],
+        plots.plot_precision_recall, metrics.precision_recall_curve, {"recall": ["precision"]}, 1,
         "Recall (cancers: share found)",
     ),
     "predictive values": (
-        plots.plot_predictive_values,
-        cache(lambda rate, seed=0: metrics.predictive_value_curve(*screened(rate, seed), threshold=rate)),
-        lambda curve: [(curve.prevalence, curve.ppv), (curve.prevalence, curve.npv)],
-        "Prevalence (cancers)",
+        plots.plot_predictive_values, lambda p, y, rate: metrics.predictive_value_curve(p, y, threshold=rate),
+        {"prevalence": ["ppv", "npv"]}, 1, "Prevalence (cancers)",
     ),
     "reliability": (
-        plots.plot_reliability,
-        cache(lambda rate, seed=0: metrics.reliability_curve(*screened(rate, seed), rate, 5)),
-        lambda curve: [(curve.predicted[curve.observed > 0], curve.observed[curve.observed > 0])],
+        plots.plot_reliability, lambda p, y, rate: metrics.reliability_curve(p, y, rate, 5), {"predicted": ["observed"]}, 1,
         "Observed share (cancers)",
     ),
     "smooth calibration": (
-        plots.plot_smooth_calibration,
-        cache(lambda rate, seed=0: metrics.smooth_calibration_curve(*screened(rate, seed), rate)),
-        lambda curve: [(curve.predicted, curve.observed)],
+        plots.plot_smooth_calibration, metrics.smooth_calibration_curve, {"predicted": ["observed"]}, 1,
         "Observed share (cancers)",
     ),
     "decision curve": (
-        plots.plot_decision_curve,
-        cache(lambda rate, seed=0: metrics.decision_curve(*screened(rate, seed), rate)),
-        lambda curve: [(curve.threshold, 1000 * curve.net_benefit), (curve.threshold, 1000 * curve.treat_all)],
+        plots.plot_decision_curve, metrics.decision_curve, {"threshold": ["net_benefit", "treat_all"]}, 1000,
         "Net benefit per 1000 people\n(cancers: acted on, less others at their cost)",
     ),
-}
+}  # fmt: skip
 HISTOGRAM = metrics.probability_histogram(*screened(0.3), 10)
 
 
 @cache
+def curve_of(name: str, rate: float, seed: int = 0) -> Any:
+    return PLOTS[name][1](*screened(rate, seed), rate)
+
+
+@cache
 def picture(name: str, rate: float, many: bool) -> Axes:
-    draw, make, *_ = PLOTS[name]
-    return draw({"weighted": make(rate), "_hidden": make(rate, 1)} if many else make(rate), positive_name="cancers")
+    first, second = (curve_of(name, rate, seed) for seed in (0, 1))
+    return PLOTS[name][0]({"weighted": first, "_hidden": second} if many else first, positive_name="cancers")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PLOTS)
 def test_every_curve_is_drawn_as_it_is_and_named_in_axes_and_legend(name: str) -> None:
-    draw, make, data, who = PLOTS[name]
+    draw, _, pairs, unit, who = PLOTS[name]
     before = plt.get_fignums()
     for rate in (0.3, 0.01):
         ax = picture(name, rate, many=False)
         lines = [set(zip(*(np.asarray(each).tolist() for each in line.get_data()), strict=True)) for line in ax.get_lines()]
-        for x, y in data(make(rate)):
-            assert any(set(zip(x.tolist(), y.tolist(), strict=True)) <= line for line in lines)
+        drawn = vars(curve_of(name, rate))
+        for x, y in ((drawn[x], unit * drawn[each]) for x, ys in pairs.items() for each in ys):
+            points = zip(x[y != 0].tolist(), y[y != 0].tolist(), strict=True)  # a logarithmic axis has no 0
+            assert any(set(points) <= line for line in lines)
         assert who in (ax.get_xlabel(), ax.get_ylabel())
         assert min(len(ax.get_xlabel()), len(ax.get_ylabel())) > 8
         legend = picture(name, rate, many=True).get_legend()
@@ -97,7 +92,7 @@ def test_every_curve_is_drawn_as_it_is_and_named_in_axes_and_legend(name: str) -
         assert sum(named) == (4 if name == "predictive values" else 2)
         assert named == sorted(named, reverse=True)
     given = Figure().subplots()
-    assert draw(make(0.3), given) is given
+    assert draw(curve_of(name, 0.3), given) is given
     assert "class 1" in given.get_xlabel() + given.get_ylabel()
     assert plt.get_fignums() == before
 
@@ -150,7 +145,7 @@ def test_forty_lines_differ_in_dashes_or_markers() -> None:
 
 
 def test_what_is_rare_has_logarithmic_axes_in_words() -> None:
-    ax = plots.plot_predictive_values(PLOTS["predictive values"][1](0.3))
+    ax = plots.plot_predictive_values(curve_of("predictive values", 0.3))
     assert ax.get_xscale() == "log"
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1 in 10000", "1 in 1000", "1 in 100", "1 in 10", "1 in 2"]
     for rate, scale in ((0.3, "linear"), (0.01, "log")):
@@ -161,12 +156,12 @@ def test_what_is_rare_has_logarithmic_axes_in_words() -> None:
 
 
 def test_bands_and_bars_are_the_limits() -> None:
-    curve = PLOTS["decision curve"][1](0.3)
+    curve = curve_of("decision curve", 0.3)
     corners = np.asarray(plots.plot_decision_curve(curve).collections[0].get_paths()[0].vertices).tolist()
     for t, low, high in zip(curve.threshold, 1000 * curve.low, 1000 * curve.high, strict=True):
         assert [t, low] in corners
         assert [t, high] in corners
-    curve = PLOTS["reliability"][1](0.3)
+    curve = curve_of("reliability", 0.3)
     bars = plots.plot_reliability(curve).containers[0].lines[2][0].get_segments()  # type: ignore[attr-defined]
     np.testing.assert_allclose(np.stack(bars)[:, :, 1], np.stack([curve.low, curve.high], 1), atol=1e-12)
 
@@ -216,19 +211,19 @@ def test_a_single_point_is_drawn_within_the_axes() -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install .*\.\[study\]"):
-        plots.plot_roc(PLOTS["roc"][1](0.3))
+        plots.plot_roc(curve_of("roc", 0.3))
 
 
-ROC: Any = PLOTS["roc"][1]
 OTHER_SCALE = metrics.probability_histogram(*screened(0.3), 10, scale="log-odds")
 ANY: Any = HISTOGRAM
+ALIKE: Any = {1: curve_of("roc", 0.3), "1": curve_of("roc", 0.3, 1)}
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "another curve": (lambda: plots.plot_roc(ANY), "a RocCurve.*but got ProbabilityHistogram: "),
     "one wrong among them": (lambda: plots.plot_reliability({"a": ANY}), "a ReliabilityCurve.*but got Prob"),
     "nothing": (lambda: plots.plot_decision_curve({}), "a DecisionCurve.*but got an empty dict"),
-    "names that read alike": (lambda: plots.plot_roc({1: ROC(0.3), "1": ROC(0.3, 1)}), r"names that differ.* \[1, '1'\]: "),  # type: ignore[dict-item]
+    "names that read alike": (lambda: plots.plot_roc(ALIKE), r"names that differ.* \[1, '1'\]: "),
     "another value": (
-        lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),  # type: ignore[arg-type]
+        lambda: plots.plot_predictive_values(curve_of("predictive values", 0.3), values=("auc",)),  # type: ignore[arg-type]
         "ppv.*npv.*but got",
     ),
     "two scales": (lambda: plots.plot_probability_histogram({"a": HISTOGRAM, "b": OTHER_SCALE}), "of one scale, but got"),

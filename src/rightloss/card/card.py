@@ -20,14 +20,17 @@ from ..arrays import Predictions, checked_level
 from ..atomic_files import write_whole
 from ..metrics.compare import compare
 from ..metrics.decisions import best_decisions
+from ..metrics.evaluate import evaluate
 from ..metrics.sample import Numbers
+from . import content
 from .inputs import CardInputs, Question, card_inputs
-from .numbers import Plain, answer, evaluation, figure, judged, prevalence_limits
+from .numbers import Plain, answer, figure, judged, prevalence_limits
 from .subgroups import by_subgroup
 from .words import crowd
 
 SCHEMA = "rightloss card 1"
 _FILES = ("card.html", "card.md", "card.json")
+_UNCHOSEN = "the average risk of the population, since no threshold was given"
 _COMPARED = ("expected_log_likelihood", "auc", "tpr", "tnr", "ppv", "npv", "net_benefit", "calibration_slope")
 
 
@@ -92,9 +95,7 @@ def card(
         "questions": [_question(inputs, each) for each in inputs.questions],
         "left_out": inputs.left_out,
         "answers": answers,
-        "decisions": []
-        if inputs.multilabel or len(inputs.labels) < 3
-        else [_decisions(inputs, model) for model in inputs.models],
+        "decisions": [_decisions(inputs, model) for model in inputs.models if inputs.questions[0].prevalence.num_classes > 2],
         "comparisons": _comparisons(inputs),
     }
     return Card(data)
@@ -120,15 +121,11 @@ class Card:
 
     def html(self) -> str:
         """Return the page: one file that loads nothing."""
-        from .content import html_page
-
-        return html_page(self.data)
+        return content.html_page(self.data)
 
     def markdown(self) -> str:
         """Return the same as Markdown, with the metadata that model hubs read."""
-        from .content import markdown_page
-
-        return markdown_page(self.data)
+        return content.markdown_page(self.data)
 
     def write(self, folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
         """Write `card.html`, `card.md` and `card.json` to a folder, and return it."""
@@ -155,8 +152,8 @@ def _question(inputs: CardInputs, question: Question) -> Plain:
         "prevalence": prevalence_limits(question.prevalence, question.positive, inputs.level),
         "predicted_at": question.predicted_at,
         "threshold": question.threshold,
-        "threshold_reason": question.reason,
-        "threshold_chosen": question.chosen,
+        "threshold_reason": _UNCHOSEN if question.given is None else "as given",
+        "threshold_chosen": question.given is not None,
         "weight": question.weight,
         "rows": int(read.sum()),
         "events": events,
@@ -168,17 +165,15 @@ def _question(inputs: CardInputs, question: Question) -> Plain:
 def _answer(inputs: CardInputs, model: str, number: int) -> Plain:
     """Return one model's answer to one question, with that of each subgroup."""
     question, table = inputs.questions[number], inputs.models[model][number]
-    found = answer(question, table, inputs.groups, inputs.level)
-    whole = evaluation(question, table, inputs.groups, inputs.level)
+    by = {"groups": inputs.groups, "level": inputs.level}
+    found = answer(question, table, **by)
+    whole = evaluate(table, question.target, question.certain, intervals="analytic", **by)
     slope, skill = (figure(each.value, each.low, each.high, each.reason) for each in (whole.calibration_slope, whole.skill))
     events = int((question.target == question.positive).sum())
     rest = int((question.target >= 0).sum()) - events
     found["figures"]["skill"] = skill
     found["calibration"] |= {"slope": slope} | judged(found["calibration"], slope, events, rest)
-    subgroups = {
-        column: by_subgroup(question, table, names, codes, inputs.groups, inputs.level)
-        for column, (names, codes) in inputs.by.items()
-    }
+    subgroups = {column: by_subgroup(question, table, names, codes, **by) for column, (names, codes) in inputs.by.items()}
     return {"model": model, "question": number, **found, "subgroups": subgroups}
 
 
@@ -194,21 +189,17 @@ def _decisions(inputs: CardInputs, model: str) -> Plain:
 def _comparisons(inputs: CardInputs) -> list[Plain]:
     """Return the differences of each pair of models, over all classes or for each finding."""
     found = []
-    asked = range(len(inputs.questions)) if inputs.multilabel else [0]
-    for number in asked:
-        question = inputs.questions[number]
+    for number, question in enumerate(inputs.questions if inputs.multilabel else inputs.questions[:1]):
         two = question.prevalence.num_classes == 2
+        options: Plain = {"threshold": question.threshold if two else None, "groups": inputs.groups, "level": inputs.level}
         for a, b in combinations(inputs.models, 2):
-            threshold = question.threshold if two else None
             first, second = (inputs.models[each][number] for each in (a, b))
-            options: Plain = {"threshold": threshold, "groups": inputs.groups, "level": inputs.level}
             seen = compare(first, second, question.target, question.prevalence, **options)
-            differences = {
-                name: figure(each.value, each.low, each.high, each.reason)
-                | {"verdict": {"a ahead": a, "b ahead": b}.get(each.verdict)}
-                for name, each in ((name, seen[name]) for name in _COMPARED)
-            }
-            label = question.label if inputs.multilabel or two else None
+            differences = {}
+            for name in _COMPARED:
+                each, ahead = seen[name], {"a ahead": a, "b ahead": b}.get(seen[name].verdict)
+                differences[name] = figure(each.value, each.low, each.high, each.reason) | {"verdict": ahead}
+            label = question.label if two else None
             found.append({"a": a, "b": b, "question": label, "differences": differences})
     return found
 

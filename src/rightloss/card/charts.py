@@ -44,11 +44,9 @@ def calibration_plot(
         except ValueError:  # predictions that are all equal, or separate the classes
             continue
     if not curves:
-        return tag(
-            "p", "No calibration curve: predictions are all equal, or separate the classes of these rows.", class_="note"
-        )
-    rate = next(iter(curves.values())).prevalence
-    return curve_plot(curves, rate)
+        reason = "No calibration curve: predictions are all equal, or separate the classes of these rows."
+        return tag("p", reason, class_="note")
+    return curve_plot(curves, next(iter(curves.values())).prevalence)
 
 
 def curve_plot(curves: Mapping[str, Any], rate: float) -> Markup:

@@ -218,27 +218,22 @@ def _helps(answer: Plain, question: Plain) -> tuple[str, str]:
         ends.append(f"below {percent(possible['low'])} flagging nobody is better")
     if possible["high"] < 1:
         ends.append(f"above {percent(possible['high'])} flagging everybody is better")
-    between = f" Certainly not elsewhere: {listed(ends)}." if ends else ""
     if sure["low"] is None:
-        where = f"{percent(possible['low'])} to {percent(possible['high'])}"
-        return (
-            f"{given}, flagging these people may help where {where} have it; the intervals leave it open.{between}",
-            elsewhere,
-        )
-    where = f"{percent(sure['low'])} to {percent(sure['high'])}"
-    open_ = " In between, the intervals leave it open." if ends else ""
-    between = f" {capital(listed(ends))}." if ends else ""
-    return f"{given}, flagging these people helps where {where} have it.{between}{open_}", elsewhere
+        where, rest = _between(possible), f" Certainly not elsewhere: {listed(ends)}." if ends else ""
+        return f"{given}, flagging these people may help where {where}; the intervals leave it open.{rest}", elsewhere
+    rest = f" {capital(listed(ends))}. In between, the intervals leave it open." if ends else ""
+    return f"{given}, flagging these people helps where {_between(sure)}.{rest}", elsewhere
+
+
+def _between(ends: Plain) -> str:
+    return f"{percent(ends['low'])} to {percent(ends['high'])} have it"
 
 
 def _calibrated(data: Plain, answer: Plain, question: Plain) -> str:
     """Return the verdict about calibration, and on what condition it holds where the model is used."""
     pi, rows = question["prevalence"]["value"], question["events"] / question["rows"]
-    counted_as = (
-        ""
-        if abs(rows / pi - 1) < 0.05
-        else f" {percent(rows)} of these rows have it; they are counted so that {percent(pi)} do."
-    )
+    counted_as = f" {percent(rows)} of these rows have it; they are counted so that {percent(pi)} do."
+    counted_as *= abs(rows / pi - 1) >= 0.05
     same = data["about"].get("shift")
     tested = "was not tested" if same is None else f"was tested: {same.rstrip('.')}"
     return f"{answer['calibration']['sentence']}{counted_as} Whether people look the same where the model is used {tested}."
@@ -288,60 +283,38 @@ def _origin_lines(data: Plain, question: Plain, term: str) -> list[Line]:
         source = f"known as well as from {number(a)} with it among {number(a + b)} people, Beta({number(a)}, {number(b)})"
     moved = "made for this prevalence, as given"
     if was is not None:
-        moved = (
-            f"from {percent(was)} to {percent(rate)} by Bayes’ rule; how people of each class look is assumed to be the same"
-        )
+        assumed = "how people of each class look is assumed to be the same"
+        moved = f"from {percent(was)} to {percent(rate)} by Bayes’ rule; {assumed}"
     none, corrected = "not reported", "what was done, and corrected for in these risks"
+    patients = question["patients"]
+    counted_so = (
+        f"{events:,} of them {term} ({percent(events / rows)}), counted so that {percent(rate)} have it. "
+        "A row is one entry of the test data: a person, an image, a visit"
+    )
+    counted_so += "" if patients is None else f"; rows of {patients:,} patients or groups, drawn together"
+    reason = f"{question['threshold_reason']}; a missed case weighs as much as {number(question['weight'])} false alarms"
+    alike = "whether those with it, and those without it, look in the test rows as they do where the model is used"
     lines = [
         Line(f"How frequent {term} is (π)", shown(pi, percent), source, ITEMS["population"]),
         Line("Were the risks moved to this prevalence?", "yes" if was is not None else "no", moved, ITEMS["undone"]),
         Line("Weights or rebalancing in training", about.get("undone", none), corrected, ITEMS["undone"]),
         Line("How frequent it was in training (ρ)", about.get("sampling", none), "among the training rows", ITEMS["undone"]),
-        Line(
-            "Test rows",
-            f"{rows:,}",
-            f"{events:,} of them {term} ({percent(events / rows)}), counted so that {percent(rate)} have it. "
-            "A row is one entry of the test data: a person, an image, a visit" + _patients(question),
-            ITEMS["rows"],
-        ),
-        Line(
-            "Flagged from a risk of",
-            percent(t),
-            f"{question['threshold_reason']}; a missed case weighs as much as {number(question['weight'])} false alarms",
-            ITEMS["threshold"],
-        ),
-        Line(
-            "Same kind of people?",
-            about.get("shift", "not tested"),
-            "whether those with it, and those without it, look in the test rows as they do where the model is used",
-            ITEMS["population"],
-        ),
+        Line("Test rows", f"{rows:,}", counted_so, ITEMS["rows"]),
+        Line("Flagged from a risk of", percent(t), reason, ITEMS["threshold"]),
+        Line("Same kind of people?", about.get("shift", "not tested"), alike, ITEMS["population"]),
     ]
-    lines += [Line(capital(name), about[name], "", "") for name in ("model", "data") if name in about]
-    return lines + [
-        Line(capital(name.replace("_", " ")), text, "", "") for name, text in about.items() if name not in _OWN_LINES
-    ]
-
-
-def _patients(question: Plain) -> str:
-    return "" if question["patients"] is None else f"; rows of {question['patients']:,} patients or groups, drawn together"
+    others = [*(name for name in ("model", "data") if name in about), *(name for name in about if name not in _OWN_LINES)]
+    return lines + [Line(capital(name.replace("_", " ")), about[name], "", "") for name in others]
 
 
 def _counted_table(answer: Plain, question: Plain, term: str) -> Plain:
     """Return the cross-tabulation of the test rows, as they were counted."""
     figures, events = answer["figures"], question["events"]
     others = question["rows"] - events
-    hit, right = (
-        round(each * count)
-        for each, count in ((figures["sensitivity"]["value"], events), (figures["specificity"]["value"], others))
-    )
-    flagged, rest = (
-        ["flagged", hit, others - right, hit + others - right],
-        ["not flagged", events - hit, right, events - hit + right],
-    )
-    rows = [
-        [each[0], *(f"{count:,}" for count in each[1:])] for each in (flagged, rest, ["all", events, others, question["rows"]])
-    ]
+    hit = round(figures["sensitivity"]["value"] * events)
+    right = round(figures["specificity"]["value"] * others)
+    counts = {"flagged": (hit, others - right), "not flagged": (events - hit, right), "all": (events, others)}
+    rows = [[name, *(f"{count:,}" for count in (*pair, sum(pair)))] for name, pair in counts.items()]
     return {"columns": ["", term, f"not {term}", "all"], "rows": rows}
 
 
@@ -391,10 +364,8 @@ def _subgroup_table(found: Plain, term: str) -> Plain:
         gaps = each["differences"]
         cells += ["–", "–"] if gaps is None else [shown(gaps[name], _points) for name in ("sensitivity", "specificity")]
         rows.append([*head, *cells])
-    notes = found["summary"] + (
-        [f"{counted(found['rows_left_out'], 'row')} of further groups are not shown."] if found["rows_left_out"] else []
-    )
-    return {"columns": columns, "rows": rows, "notes": notes}
+    left_out = f"{counted(found['rows_left_out'], 'row')} of further groups are not shown."
+    return {"columns": columns, "rows": rows, "notes": found["summary"] + [left_out] * (found["rows_left_out"] > 0)}
 
 
 def _overview_table(data: Plain) -> Plain:
@@ -422,9 +393,8 @@ def _comparison_table(data: Plain, found: Plain) -> Plain:
         each = found["differences"][name]
         ahead = f"{each['verdict']} ahead" if each["verdict"] else "undecided" if each["value"] is not None else "–"
         rows.append([label, shown(each, of), ahead])
-    title = f"{found['a']} compared with {found['b']}" + (
-        f", {found['question']}" if found["question"] and len(data["questions"]) > 1 else ""
-    )
+    title = f"{found['a']} compared with {found['b']}"
+    title += f", {found['question']}" if found["question"] and len(data["questions"]) > 1 else ""
     return {"title": title, "columns": ["", "difference, first minus second (shares: in points)", ""], "rows": rows}
 
 
@@ -440,10 +410,5 @@ def _confusion_table(data: Plain, found: Plain) -> Plain:
         worst = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None)[:_MOST_CELLS], wrong.shape))[0]
         columns = ["is", "said", "people"]
         rows = [[labels[i], labels[j], people(of * wrong[i, j])] for i, j in worst]
-    return {
-        "model": found["model"],
-        "columns": columns,
-        "rows": rows,
-        "of": f"{of:,}",
-        "right": percent(float(np.trace(shares))),
-    }
+    right = percent(float(np.trace(shares)))
+    return {"model": found["model"], "columns": columns, "rows": rows, "of": f"{of:,}", "right": right}

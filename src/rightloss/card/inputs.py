@@ -33,9 +33,7 @@ class Question:
         prevalence: π, of two or more classes.
         positive: the class.
         target: a class number for each row, −100 where a finding was not read.
-        threshold: people are flagged from this risk on.
-        reason: why from there.
-        chosen: whether somebody chose the threshold.
+        given: the threshold that somebody chose; None for the average risk.
         predicted_at: how frequent it was where the predictions came from; None if they are at π as they are.
     """
 
@@ -43,15 +41,23 @@ class Question:
     prevalence: Prevalence
     positive: int
     target: np.ndarray
-    threshold: float
-    reason: str
-    chosen: bool
+    given: float | None
     predicted_at: float | None
+
+    @property
+    def certain(self) -> Prevalence:
+        """The mean of π, without its uncertainty."""
+        return Prevalence(self.prevalence.population)
 
     @property
     def rate(self) -> float:
         """π of the class."""
         return float(self.prevalence.population[self.positive])
+
+    @property
+    def threshold(self) -> float:
+        """The risk from which on people are flagged."""
+        return self.rate if self.given is None else self.given
 
     @property
     def weight(self) -> float:
@@ -162,9 +168,8 @@ def _classes(
     mix = None if from_ is None else as_prevalence(from_, k).population
     for j in asked:
         given = threshold.get(str(classes[j])) if isinstance(threshold, Mapping) else threshold
-        cut, reason = _threshold(given, float(at.population[j]))
         start = None if mix is None else float(mix[j])
-        questions.append(Question(str(classes[j]), at, j, labels, cut, reason, given is not None, start))
+        questions.append(Question(str(classes[j]), at, j, labels, _checked_threshold(given), start))
     moved = {name: table if mix is None else retarget(table, mix, at.population) for name, table in tables.items()}
     return {name: [table] * len(asked) for name, table in moved.items()}, questions
 
@@ -178,35 +183,32 @@ def _findings(
     starts, cuts = option_by_name(from_, names, "from_"), option_by_name(threshold, names, "threshold")
     if from_ is not None and np.ndim(from_) == 1 and not isinstance(from_, Mapping):
         starts = dict(zip(names, from_, strict=True))
-    models: dict[str, list[np.ndarray]] = {}
-    questions: list[Question] = []
-    for model, each in tables.items():
-        found = FindingRows.of(each, target, prevalence)
-        if found.weights is not None:
-            remedy = "give the rates alone, for rows that were sampled each by itself"
-            raise ValueError(f"Expected findings that were sampled each by itself, but they were sampled together: {remedy}.")
-        models[model] = []
-        for number, name in enumerate(names):
-            table, labels, _ = found[number]
-            if set(np.unique(labels[labels >= 0]).tolist()) != {0, 1}:
-                raise ValueError(
-                    f"Expected rows with and without {name!r}, but got only one kind: add some, or leave the finding out."
-                )
-            start = None if starts[name] is None else float(as_prevalence(starts[name], 2).population[1])
-            models[model].append(table if start is None else retarget(table, start, mixes[number].population))
-            cut, reason = _threshold(cuts[name], float(mixes[number].population[1]))
-            if model == next(iter(tables)):
-                chosen = cuts[name] is not None
-                questions.append(Question(name, mixes[number], 1, labels, cut, reason, chosen, start))
+    found = {model: FindingRows.of(each, target, prevalence) for model, each in tables.items()}
+    first, questions = next(iter(found.values())), []
+    if first.weights is not None:
+        remedy = "give the rates alone, for rows that were sampled each by itself"
+        raise ValueError(f"Expected findings that were sampled each by itself, but they were sampled together: {remedy}.")
+    for number, (name, mix) in enumerate(zip(names, mixes, strict=True)):
+        labels = first[number][1]
+        if set(np.unique(labels[labels >= 0]).tolist()) != {0, 1}:
+            raise ValueError(
+                f"Expected rows with and without {name!r}, but got only one kind: add some, or leave the finding out."
+            )
+        start = None if starts[name] is None else float(as_prevalence(starts[name], 2).population[1])
+        questions.append(Question(name, mix, 1, labels, _checked_threshold(cuts[name]), start))
+
+    def moved(table: np.ndarray, asked: Question) -> np.ndarray:
+        return table if asked.predicted_at is None else retarget(table, asked.predicted_at, asked.prevalence.population)
+
+    models = {model: [moved(rows[number][0], asked) for number, asked in enumerate(questions)] for model, rows in found.items()}
     return models, questions
 
 
-def _threshold(given: Any, rate: float) -> tuple[float, str]:
-    """Return the threshold and its reason: the given one, or the average risk."""
+def _checked_threshold(given: Any) -> float | None:
     if given is None:
-        return rate, "the average risk of the population, since no threshold was given"
+        return None
     threshold_log_odds(given)
-    return float(given), "as given"
+    return float(given)
 
 
 def _kept(questions: list[Question]) -> list[int]:
@@ -256,11 +258,8 @@ def subgroups(values: Any, name: str, rows: int) -> tuple[list[str], np.ndarray]
 
     Many different numbers are cut into quarters.
     """
-    given = (
-        values.to_numpy()
-        if hasattr(values, "to_numpy")
-        else np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
-    )
+    given = values.to_numpy() if hasattr(values, "to_numpy") else values
+    given = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
     if given.shape != (rows,):
         raise ValueError(
             f"Expected a label for each of the {rows} rows in `by` {name!r}, but got shape {given.shape}: align them."

@@ -16,13 +16,12 @@ from scipy.stats import t as student_t
 
 from ..arrays import random_generator
 from ..metrics.curves import roc_curve
-from ..metrics.evaluate import evaluate
-from ..metrics.figures import Evaluation
-from ..metrics.one_vs_rest import Array, Scores, scores, with_limits
-from ..metrics.predictive_values import AT_A_THRESHOLD, OperatingPoint, decision_curve, figures_at, operating_point
+from ..metrics.one_vs_rest import Array, Counts, Scores, scores
+from ..metrics.predictive_values import OperatingPoint, decision_curve, figures_at, operating_point
 from ..metrics.smooth_calibration import smooth_calibration_curve
 from ..prevalence import Prevalence
 from .inputs import Question
+from .page import round_shares
 from .thousand_people import whole_people
 from .words import crowd
 
@@ -33,8 +32,6 @@ NAMES = {
     "npv": "npv", "alarms": "flagged", "found": "found", "false_alarms": "false_alarms", "missed": "missed",
 }  # fmt: skip
 COUNTED = ("flagged", "found", "false_alarms", "missed", "rest")
-_PER_PERSON = (*(NAMES[name] for name in AT_A_THRESHOLD), "rest")  # what `_limits` computes
-_FLAGGED_ROUND = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 0.999)
 _TABLE = tuple(float(f"{each}e{power}") for power in range(-7, 0) for each in (1, 2, 5))
 _MOST_CURVED = 500_000  # rows of a class for the calibration curve
@@ -57,23 +54,18 @@ def figure(value: float, low: float = math.nan, high: float = math.nan, reason: 
 def answer(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Plain:
     """Return all numbers of one model's answer to one question."""
     seen = scores(log_probs, question.target, question.prevalence, question.positive, "a card", groups)
-    at = operating_point(
-        log_probs, question.target, question.prevalence, threshold=question.threshold, people=crowd(question.rate),
-        positive=question.positive, level=level, groups=groups,
-    )  # fmt: skip
-    found = at_threshold(at)
-    area = roc_curve(
-        log_probs, question.target, prevalence=question.prevalence, positive=question.positive, level=level, groups=groups
-    )
-    found["auc"] = figure(area.auc, area.low, area.high)
+    options: Plain = {"prevalence": question.prevalence, "positive": question.positive, "level": level, "groups": groups}
+    people = crowd(question.rate)
+    at = operating_point(log_probs, question.target, threshold=question.threshold, people=people, **options)
+    area = roc_curve(log_probs, question.target, **options)
+    found = at_threshold(at) | {"auc": figure(area.auc, area.low, area.high)}
     slider = moving(seen, question, level)
     found["rest"] = figure(*(at.people * row[slider["start"]] for row in slider["rest"]))
     _start_as(slider, found, at.people)
-    others = at_prevalences(seen, found, question, level)
     return {
         "figures": found,
         "whole_people": whole_people(at),
-        "prevalences": others,
+        "prevalences": at_prevalences(seen, found, question, level),
         "helps": helpful_range(found, question),
         "slider": slider,
         "calibration": calibration(seen, question, log_probs, groups, level),
@@ -83,11 +75,8 @@ def answer(question: Question, log_probs: np.ndarray, groups: Any, level: float)
 
 def at_threshold(at: OperatingPoint) -> Plain:
     """Return the figures of an operating point; people as counts."""
-    found = {}
-    for theirs, ours in NAMES.items():
-        each = getattr(at, theirs)
-        found[ours] = figure(each.value, each.low, each.high, each.reason)
-    return found
+    figures = {ours: getattr(at, theirs) for theirs, ours in NAMES.items()}
+    return {name: figure(each.value, each.low, each.high, each.reason) for name, each in figures.items()}
 
 
 def moving(seen: Scores, question: Question, level: float) -> Plain:
@@ -96,12 +85,20 @@ def moving(seen: Scores, question: Question, level: float) -> Plain:
     At another prevalence the same people are flagged. Then sensitivity, specificity and likelihood ratios are the same, and
     the other figures follow from them, with their limits.
     """
+
+    def per_person(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
+        return figures_at(tpr, fpr, pi) | {"rest": (1 - pi) * (1 - fpr)}
+
     cuts = _thresholds(seen, question.threshold)
-    everything = _limits(seen, cuts, question.prevalence, level)
+    clusters = 1 if seen.groups is None else int(seen.groups.max()) + 1
+    size = max(1, _MOST_COUNTED // clusters)
+    parts = [seen.called_from(seen.cuts(cuts[start : start + size])) for start in range(0, len(cuts), size)]
+    found, worth = (np.concatenate([getattr(part, name) for part in parts]) for name in ("found", "worth"))
+    counts = Counts(found, seen.sample.totals, worth)
+    limits = seen.with_limits(per_person, counts, level, random_generator(None))
+    listed = {NAMES.get(name, name): [[_short(x) for x in row.tolist()] for row in three] for name, three in limits.items()}
     lowest = min(-5, math.floor(math.log10(question.rate)))
-    rates = sorted({*_round_numbers(lowest), *(each for each in _HIGH if question.rate > 0.5), question.rate})
-    figures = dict(zip(_PER_PERSON, everything.transpose(1, 0, 2), strict=True))
-    listed = {name: [[_short(x) for x in row] for row in each.tolist()] for name, each in figures.items()}
+    rates = sorted({*round_shares(lowest), *(each for each in _HIGH if question.rate > 0.5), question.rate})
     return {
         "thresholds": cuts.tolist(),
         "start": int(np.searchsorted(cuts, question.threshold)),
@@ -111,40 +108,19 @@ def moving(seen: Scores, question: Question, level: float) -> Plain:
     }
 
 
-def _limits(seen: Scores, cuts: Array, prevalence: Prevalence, level: float) -> np.ndarray:
-    """Return value, low and high of the figures per person at each threshold `(3, f, c)`."""
-
-    def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return np.concatenate([*figures_at(tpr, fpr, pi).values(), (1 - pi) * (1 - fpr)], -1)
-
-    clusters = 1 if seen.groups is None else int(seen.groups.max()) + 1
-    size = max(1, _MOST_COUNTED // clusters)
-    parts = []
-    for start in range(0, len(cuts), size):
-        counts = seen.called_from(seen.cuts(cuts[start : start + size]))
-        found = np.stack(with_limits(everything, counts, prevalence, seen.positive, level, random_generator(None)))
-        parts.append(found.reshape(3, len(_PER_PERSON), -1))
-    return np.concatenate(parts, -1)
-
-
 def _thresholds(seen: Scores, own: float) -> Array:
     """Return round numbers over the range of the predictions, and the threshold of the card."""
     finite = seen.odds[np.isfinite(seen.odds)]
     low, high = expit(np.quantile(finite, [0.002, 0.999])) if len(finite) else (own, own)
     low, high = min(low, own / 4), max(high, expit(logit(own) + 1.5))
-    round_ones = np.array([each for each in (*_round_numbers(-9), *_HIGH) if low <= each <= high])
+    round_ones = np.array([each for each in (*round_shares(-9), *_HIGH) if low <= each <= high])
     most = 60 if seen.sample.num_classes == 2 else 30
     return np.unique(np.append(round_ones[:: math.ceil(len(round_ones) / most) or 1], own))
 
 
-def _round_numbers(lowest: int) -> list[float]:
-    numbers = [float(f"{each}e{power}") for power in range(lowest, 0) for each in _FLAGGED_ROUND]
-    return [each for each in numbers if each <= 0.5]
-
-
 def _start_as(slider: Plain, found: Plain, people: float) -> None:
     """Put the card's own figures where the controls start, whose limits would else differ by the noise of the draws."""
-    for name in _PER_PERSON:
+    for name in (*NAMES.values(), "rest"):
         unit = people if name in COUNTED else 1.0
         own = [found[name][part] for part in ("value", "low", "high")]
         for row, each in zip(slider[name], own, strict=True):
@@ -166,17 +142,15 @@ def at_prevalences(seen: Scores, at: Plain, question: Question, level: float) ->
     counts = seen.called_from(seen.cuts(np.array([question.threshold])))
     people = 10 * crowd(rate)
 
-    def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
+    def shown(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
         each = figures_at(tpr, fpr, np.where(grid == rate, pi, grid), people)
-        return np.concatenate([each[name] for name in ("ppv", "npv", "alarms", "found", "missed")], -1)
+        return {NAMES[name]: each[name] for name in ("ppv", "npv", "alarms", "found", "missed")}
 
-    limits = np.stack(with_limits(everything, counts, question.prevalence, seen.positive, level, random_generator(None)), 1)
-    names = ("ppv", "npv", "flagged", "found", "missed")
-    cells = {name: each for name, each in zip(names, limits.reshape(len(names), len(grid), 3), strict=True)}
+    limits = seen.with_limits(shown, counts, level, random_generator(None))
     rows = []
     for number, pi in enumerate(grid.tolist()):
         row = {"prevalence": pi, "people": people, "helps": helps(at, pi, question.weight)}
-        rows.append(row | {name: figure(*each[number].tolist()) for name, each in cells.items()})
+        rows.append(row | {name: figure(*(each[number] for each in three)) for name, three in limits.items()})
     return rows
 
 
@@ -224,28 +198,23 @@ def calibration(seen: Scores, question: Question, log_probs: np.ndarray, groups:
     """Return the mean prediction over π, a smooth curve, and whether the predictions are calibrated."""
     ratio = mean_over_observed(seen, np.ones(len(seen.odds), bool), level)
     found: Plain = {"ratio": ratio, "mean_prediction": ratio["value"] * question.rate}
+    some = _some_of_each(question.target, log_probs.shape[1])
+    clusters = None if groups is None else np.asarray(groups)[some]
+    options: Plain = {"positive": question.positive, "level": level, "groups": clusters}
     try:
-        curve = _curve(question, log_probs, groups, level)
+        curve = smooth_calibration_curve(log_probs[some], question.target[some], question.certain, **options)
     except ValueError as error:
         return found | {"curve": None, "reason": str(error), "slope": figure(math.nan, reason=str(error))}
-    names = ("predicted", "observed", "low", "high")
-    found["curve"] = {name: [_short(x) for x in getattr(curve, name).tolist()] for name in names}
-    return found | {"ici": float(curve.ici)}
+    return found | {"curve": _listed(curve, "predicted", "observed", "low", "high"), "ici": float(curve.ici)}
 
 
-def _curve(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Any:
-    """Return the smooth curve, of at most some rows of each class."""
-    target, some = question.target, np.arange(len(question.target))
-    if len(target) > 2 * _MOST_CURVED:
-        stream = np.random.default_rng(0)
-        own = [np.flatnonzero(target == c) for c in range(log_probs.shape[1])]
-        some = np.sort(
-            np.concatenate([each if len(each) <= _MOST_CURVED else stream.choice(each, _MOST_CURVED, False) for each in own])
-        )
-    clusters = None if groups is None else np.asarray(groups)[some]
-    certain = Prevalence(question.prevalence.population)
-    return smooth_calibration_curve(
-        log_probs[some], target[some], certain, positive=question.positive, level=level, groups=clusters
+def _some_of_each(labels: Array, num_classes: int) -> Any:
+    """Return the places of all rows, or of `_MOST_CURVED` of each class that has more, if there are many."""
+    if len(labels) <= 2 * _MOST_CURVED:
+        return slice(None)
+    stream, each = np.random.default_rng(0), [np.flatnonzero(labels == c) for c in range(num_classes)]
+    return np.sort(
+        np.concatenate([own if len(own) <= _MOST_CURVED else stream.choice(own, _MOST_CURVED, False) for own in each])
     )
 
 
@@ -289,63 +258,49 @@ def judged(found: Plain, slope: Plain, events: float, rest: float) -> Plain:
     if min(events, rest) < _FEW or ratio["value"] is None or ratio["low"] is None:
         return {"verdict": "unknown", "sentence": f"Too few rows to say: {events:g} with it and {rest:g} without."}
     known = slope["low"] is not None
-    off, bent = _off(ratio, 1.1), known and _off(slope, 1.1)
+    off, bent = _off(ratio), known and _off(slope)
+    said = ["No."]
+    if off:
+        size, way = max(ratio["value"], 1 / ratio["value"]), "high" if ratio["value"] > 1 else "low"
+        said.append(f"On average its risks are {size:.2g} times too {way}.")
+    if bent:
+        way = "extreme" if slope["value"] < 1 else "cautious"
+        said.append(f"Its risks are too {way}: the calibration slope is {slope['value']:.2f}, not 1.")
     if off or bent:
-        return {"verdict": "no", "sentence": " ".join(["No.", *_complaints(ratio, slope, off, bent)])}
+        return {"verdict": "no", "sentence": " ".join(said)}
     if not _within(ratio) or (known and not _within(slope)):
         return {"verdict": "unclear", "sentence": "No sign against it, but these rows are too few to show it."}
     mean = f"on average its risks are {ratio['value']:.2f} times what occurs"
     if not known:
-        return {
-            "verdict": "unclear",
-            "sentence": f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']}).",
-        }
-    return {
-        "verdict": "yes",
-        "sentence": f"Yes, near enough (within a factor of {_CLOSE:g}), on these test rows: {mean}, and they are hardly too "
-        f"extreme or too cautious (slope {slope['value']:.2f}).",
-    }
+        sentence = f"In part: {mean}; whether they are too extreme cannot be said ({slope['reason']})."
+        return {"verdict": "unclear", "sentence": sentence}
+    near = f"Yes, near enough (within a factor of {_CLOSE:g}), on these test rows: {mean}"
+    bend = f"they are hardly too extreme or too cautious (slope {slope['value']:.2f})"
+    return {"verdict": "yes", "sentence": f"{near}, and {bend}."}
 
 
-def _off(figure: Plain, factor: float) -> bool:
-    """Return whether a figure differs from 1, by at least some factor."""
+def _off(figure: Plain) -> bool:
+    """Return whether a figure certainly differs from 1, and by at least a tenth."""
     outside = figure["low"] > 1 or figure["high"] < 1
-    return outside and not 1 / factor < figure["value"] < factor
+    return outside and not 1 / 1.1 < figure["value"] < 1.1
 
 
 def _within(figure: Plain) -> bool:
     return 1 / _CLOSE < figure["low"] and figure["high"] < _CLOSE
 
 
-def _complaints(ratio: Plain, slope: Plain, off: bool, bent: bool) -> list[str]:
-    said = []
-    if off:
-        size = ratio["value"] if ratio["value"] > 1 else 1 / ratio["value"]
-        said.append(f"On average its risks are {size:.2g} times too {'high' if ratio['value'] > 1 else 'low'}.")
-    if bent:
-        how = "extreme" if slope["value"] < 1 else "cautious"
-        said.append(f"Its risks are too {how}: the calibration slope is {slope['value']:.2f}, not 1.")
-    return said
-
-
 def _decision(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Plain:
     """Return the decision curve at the mean of π: its uncertainty would move all lines together."""
-    certain = Prevalence(question.prevalence.population)
     odds = logit(question.rate) + np.linspace(-math.log(20), math.log(20), 41)
-    curve = decision_curve(
-        log_probs, question.target, certain, expit(np.unique(np.append(odds, logit(question.threshold)))),
-        positive=question.positive, level=level, groups=groups,
-    )  # fmt: skip
-    return {
-        name: [_short(x) for x in getattr(curve, name).tolist()]
-        for name in ("threshold", "net_benefit", "low", "high", "treat_all")
-    }
+    cuts = expit(np.unique(np.append(odds, logit(question.threshold))))
+    options: Plain = {"positive": question.positive, "level": level, "groups": groups}
+    curve = decision_curve(log_probs, question.target, question.certain, cuts, **options)
+    return _listed(curve, "threshold", "net_benefit", "low", "high", "treat_all")
 
 
-def evaluation(question: Question, log_probs: np.ndarray, groups: Any, level: float) -> Evaluation:
-    """Return `evaluate`'s figures of a table, at the mean of π."""
-    certain = Prevalence(question.prevalence.population)
-    return evaluate(log_probs, question.target, certain, groups=groups, level=level, intervals="analytic")
+def _listed(curve: Any, *names: str) -> Plain:
+    """Return arrays of a curve as lists for JSON."""
+    return {name: [_short(x) for x in getattr(curve, name).tolist()] for name in names}
 
 
 def prevalence_limits(prevalence: Prevalence, positive: int, level: float) -> Plain:

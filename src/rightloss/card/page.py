@@ -30,7 +30,7 @@ _WORDS = (
     words.number, words.percent, words.share, words.people, words.limits, words.figure, words.listed, words.counted,
     words.markdown_text,
 )  # fmt: skip
-_MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
+_MANTISSAS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
 
@@ -59,12 +59,7 @@ def render(template: str, context: Mapping[str, Any], package: str = "rightloss.
     stem = template.partition(".")[0]
     style, script = (_asset(__package__, f"page.{kind}") + _asset(package, f"{stem}.{kind}") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    environment.globals |= {
-        "version": __version__,
-        "style": Markup(style),
-        "script": Markup(script),
-        "script_digest": digest,
-    }
+    environment.globals |= {"version": __version__, "style": Markup(style), "script": Markup(script), "script_digest": digest}
     return environment.get_template(template).render(context)
 
 
@@ -75,8 +70,13 @@ def grid(lowest: int, *also: float) -> list[float]:
         >>> grid(-1, 0.033)[:4]
         [0.033, 0.1, 0.12, 0.15]
     """
+    return sorted({*round_shares(lowest), *_HIGH, *also})
+
+
+def round_shares(lowest: int) -> list[float]:
+    """Return round shares from 10^lowest to 0.5, nearly evenly spaced in the logarithm."""
     low = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
-    return sorted({*(each for each in low if each <= 0.5), *_HIGH, *also})
+    return [each for each in low if each <= 0.5]
 
 
 def one_against_rest(

@@ -8,7 +8,6 @@ class, so rows may be sampled by class, but within a class not by subgroup.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from .words import counted, number, percent
 
 FEWEST = 10  # examples with and without the condition
 WIDEST = 0.3  # interval of a sensitivity or specificity that still says something
-COMPARED = {"sensitivity": "points", "specificity": "points", "auc": "points", "ratio": "factor"}
+WORDS = {"sensitivity": "sensitivity", "specificity": "specificity", "auc": "AUC"}
 
 
 def by_subgroup(
@@ -33,16 +32,11 @@ def by_subgroup(
 ) -> Plain:
     """Return the figures of the subgroups of one column, their differences from all others, and for whom it works worse."""
     seen = scores(log_probs, question.target, question.prevalence, question.positive, "subgroups", groups)
-    number = seen.sample.per_entry(codes)
-
-    def part(name: str, chosen: Callable[[np.ndarray], np.ndarray]) -> Plain:
-        return _subgroup(question, log_probs, seen, name, chosen(number), chosen(codes), groups, level)
-
-    found = [part(name, partial(np.equal, code)) for code, name in enumerate(names)]
-    if len(names) == 2 and (codes >= 0).all():
-        rest = found[::-1]
-    else:
-        rest = [part("", partial(np.not_equal, code)) for code in range(len(names))]
+    part = partial(_subgroup, question, log_probs, seen, groups, level)
+    found = [part(name, codes == code) for code, name in enumerate(names)]
+    rest = found[::-1]
+    if len(names) != 2 or (codes < 0).any():
+        rest = [part("", codes != code) for code in range(len(names))]
     rows = []
     for own, others in zip(found, rest, strict=True):
         comparable = "reason" not in own and "reason" not in others
@@ -54,26 +48,20 @@ def by_subgroup(
 
 
 def _subgroup(
-    question: Question,
-    log_probs: np.ndarray,
-    seen: Scores,
-    name: str,
-    inside: np.ndarray,
-    rows: np.ndarray,
-    groups: Any,
-    level: float,
+    question: Question, log_probs: np.ndarray, seen: Scores, groups: Any, level: float, name: str, rows: np.ndarray
 ) -> Plain:
-    """Return the figures of some rows; `inside` says the same by entry."""
-    labels, own = seen.sample.labels[inside], question.positive
+    """Return the figures of some rows."""
+    inside, own = seen.sample.per_entry(rows), question.positive
+    labels = seen.sample.labels[inside]
     events, others = int((labels == own).sum()), int((labels != own).sum())
     about: Plain = {"name": name, "rows": events + others, "events": events}
     if min(events, others) < FEWEST or len(np.unique(labels)) < seen.sample.num_classes:
         return about | {"reason": f"too few to say: {events} with it and {others} without"}
     prevalence = _own_prevalence(question, seen, inside)
-    target, table = question.target[rows], log_probs[rows]
-    options: Plain = {"positive": own, "level": level, "groups": None if groups is None else np.asarray(groups)[rows]}
-    at = operating_point(table, target, prevalence, threshold=question.threshold, **options)
-    area = roc_curve(table, target, prevalence=prevalence, **options)
+    options: Plain = {"prevalence": prevalence, "positive": own, "level": level}
+    options["groups"] = None if groups is None else np.asarray(groups)[rows]
+    at = operating_point(log_probs[rows], question.target[rows], threshold=question.threshold, **options)
+    area = roc_curve(log_probs[rows], question.target[rows], **options)
     found = at_threshold(at) | {"auc": figure(area.auc, area.low, area.high), "ratio": mean_over_observed(seen, inside, level)}
     few = any(found[name]["high"] - found[name]["low"] > WIDEST for name in ("sensitivity", "specificity"))
     return about | {"prevalence": at.prevalence, "few": few, **found}
@@ -107,22 +95,17 @@ def _differences(own: Plain, rest: Plain) -> Plain:
     Rows of the two are independent: the distances to the limits are added in squares (MOVER).
     """
     found = {}
-    for name, kind in COMPARED.items():
+    for name in (*WORDS, "ratio"):
         a, b = ([each[name][part] for part in ("value", "low", "high")] for each in (own, rest))
         if None in (*a, *b):
             found[name] = figure(math.nan, reason="undefined in one of the two")
             continue
-        if kind == "factor":
+        if name == "ratio":
             a, b = ([math.log(max(each, 1e-9)) for each in three] for three in (a, b))
         value = a[0] - b[0]
-        low = value - math.hypot(a[0] - a[1], b[2] - b[0])
-        high = value + math.hypot(a[2] - a[0], b[0] - b[1])
-        three = (value, low, high)
-        found[name] = figure(*(map(math.exp, three) if kind == "factor" else three))
+        three = (value, value - math.hypot(a[0] - a[1], b[2] - b[0]), value + math.hypot(a[2] - a[0], b[0] - b[1]))
+        found[name] = figure(*(map(math.exp, three) if name == "ratio" else three))
     return found
-
-
-WORDS = {"sensitivity": "sensitivity", "specificity": "specificity", "auc": "AUC"}
 
 
 def worst(columns: Plain) -> str:
@@ -142,14 +125,13 @@ def _summary(rows: list[Plain]) -> list[str]:
     """Return sentences: for whom it works worse, and for whom nobody can say."""
     compared = [each for each in rows if each["differences"] is not None]
     said: list[str] = []
-    unclear = [each for each in rows if each["differences"] is None and "reason" in each]
     for each in compared:
-        own = [_worse(each, name) for name in WORDS if _is_worse(each, name)]
-        own += filter(None, [_otherwise_calibrated(each["name"], each["differences"]["ratio"])])
-        unclear += [each] if each["few"] else []
-        said += own
+        said += [_worse(each, name) for name in WORDS if _is_worse(each, name)]
+        said += filter(None, [_otherwise_calibrated(each["name"], each["differences"]["ratio"])])
     if compared and not said:
         said.append(_not_excluded(compared))
+    unclear = [each for each in rows if "reason" in each and each["differences"] is None]
+    unclear += [each for each in compared if each["few"]]
     if unclear:
         named = ", ".join(f"{each['name']} ({counted(each['rows'], 'row')})" for each in unclear)
         said.append(f"Nobody can say for {named}: too few.")

@@ -90,9 +90,8 @@ class Axis:
 
     def _linear(self) -> Sequence[float]:
         size = 10.0 ** math.floor(math.log10(self.high - self.low))
-        step = next(
-            s for s in (size / 10, size / 5, size / 4, size / 2, size, 2 * size) if (self.high - self.low) / s < _MOST_TICKS
-        )
+        steps = (size / 10, size / 5, size / 4, size / 2, size, 2 * size)
+        step = next(each for each in steps if (self.high - self.low) / each < _MOST_TICKS)
         return [round(i * step, 12) for i in range(math.floor(self.low / step), math.ceil(self.high / step) + 1)]
 
 

@@ -113,24 +113,24 @@ def check(  # type: ignore[misc]  # the options of both are these
         predict = None if _is_table(model) else _predictor(model, prevalence, likelihood, batch_size)
         table, labels, may_repeat = (model, data, False) if predict is None else _predictions(predict, data, batch_size)
         there = unlabelled if unlabelled is None or predict is None else predict(unlabelled)
-    squashed = None if predict is None else predict.squashed
+    size = 1 if isinstance(prevalence, Prevalence) else len(prevalence)
+    squashed = [None] * size if predict is None else predict.squashed
     if isinstance(prevalence, Prevalence):
         repeats = False
         if groups is None and may_repeat and array_of(labels, "labels").dtype.kind != "f" and table.ndim == 2:
             groups, repeats = _copies(table, labels)
         sample = labelled_sample(table, labels, prevalence, groups)
         there = None if there is None else array_or_tensor(there, "unlabelled")
-        return _tested(sample, repeats, sampled, None if squashed is None else squashed[0], there, level)
-    rows, size = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled), len(prevalence)
+        return _tested(sample, repeats, sampled, squashed[0], there, level)
+    rows = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled)
     groups, repeats = _copies(rows.tables, rows.labels) if groups is None and may_repeat else (groups, False)
     pool = None if there is None else finding_tables(in_order(there, rows.names), size)
 
     def tested(number: int, name: str) -> Check:
         own, classes, weights = rows[number]
         sample = labelled_sample(own, classes, prevalence[name], groups, weights=weights)
-        is_squashed = None if squashed is None else squashed[number]
         unseen = None if pool is None else pool[:, :, number]
-        return _tested(sample, repeats, sampled, is_squashed, unseen, 1 - (1 - level) / size)
+        return _tested(sample, repeats, sampled, squashed[number], unseen, 1 - (1 - level) / size)
 
     return ChecksByFinding(for_each_finding(rows.names, tested, stacklevel=3), level)
 

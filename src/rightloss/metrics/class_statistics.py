@@ -240,10 +240,7 @@ def blocks(sample: Sample, spec: MetricSpec) -> Iterator[Block]:
 
 
 def compute_statistics(
-    sample: Sample,
-    spec: MetricSpec,
-    counts: Float64[np.ndarray, "m b"] | None = None,
-    parts: Iterable[Block] | None = None,
+    sample: Sample, spec: MetricSpec, counts: Float64[np.ndarray, "m b"] | None = None, parts: Iterable[Block] | None = None
 ) -> Statistics:
     """Compute the statistics of a sample, or of b resamples in which entry i occurs `counts[i]` times.
 

@@ -15,32 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..arrays import random_generator
-from .class_statistics import (
-    MOST_CLASSES_SHOWN,
-    Block,
-    MetricSpec,
-    Statistics,
-    area_influence,
-    blocks,
-    compute_statistics,
-)
+from . import intervals
+from .class_statistics import MOST_CLASSES_SHOWN, Block, MetricSpec, Statistics, area_influence, blocks, compute_statistics
 from .decisions import best_decisions
 from .figures import ANY, FIGURES, GRADIENTS, Gradient, calibration_gaps
-from .intervals import (
-    ConfidenceLimits,
-    Design,
-    Influence,
-    InfluenceSum,
-    bca,
-    bca_weighted,
-    calibration_interval,
-    delta_draws,
-    design_of,
-    normal_interval,
-    percentiles,
-    resamples,
-    unseen_share,
-)
+from .intervals import ConfidenceLimits, Design, Influence, InfluenceSum, design_of, resamples, unseen_share
 from .sample import Sample
 
 if TYPE_CHECKING:
@@ -206,16 +185,13 @@ def influences(models: Sequence[EvaluationInputs], keys: Sequence[Key]) -> tuple
     """
     gradients = [_Gradients(model, keys) for model in models]
     sums = [InfluenceSum(models[0].design) for _ in keys]
-    ranked = {number: each["areas"].tobytes() for number, each in enumerate(gradients[0].each) if "areas" in each}
-    same_areas = {gradient: number for number, gradient in ranked.items()}  # with two classes both areas are one
+    ranked = {number for number, each in enumerate(gradients[0].each) if "areas" in each}
     for same in zip(*(blocks(model.sample, model.spec) for model in models), strict=True):
         added = reduce(np.subtract, [each.of_block(block) for each, block in zip(gradients, same, strict=True)])
-        for number in set(range(len(keys))) - ranked.keys():
+        for number in set(range(len(keys))) - ranked:
             sums[number].add(same[0].entries, added[number])
-    for number in same_areas.values():
+    for number in ranked:
         sums[number].add(slice(None), reduce(np.subtract, [each.of_areas(number) for each in gradients]))
-    for number, gradient in ranked.items():
-        sums[number] = sums[same_areas[gradient]]
     classes = {key: sorted(set().union(*(each.classes(number) for each in gradients))) for number, key in enumerate(keys)}
     return {key: each.summary() for key, each in zip(keys, sums, strict=True)}, classes
 
@@ -289,9 +265,8 @@ def _by_resampling(
     found, found_moved = [], []
     for counts in resamples(of.first.design, draws, numbers, generator):
         width = counts.shape[1]
-        statistics = [
-            compute_statistics(model.sample, model.spec, counts, each) for model, each in zip(of.models, parts, strict=True)
-        ]
+        each = zip(of.models, parts, strict=True)
+        statistics = [compute_statistics(model.sample, model.spec, counts, blocks_of) for model, blocks_of in each]
         found.append(of.computed(statistics, width))
         if prevalence.is_uncertain:
             population = prevalence.sample(width, generator).T
@@ -313,14 +288,14 @@ def _resampled_limits(
         return ConfidenceLimits(math.nan, math.nan, f"undefined in {1 - len(fine) / len(row):.0%} of the resamples")
     value, uncertain = of.value(key), of.first.sample.prevalence.is_uncertain
     if key[0] == "calibration_error" and of.is_difference:  # of absolute values: resamples are biased, and vary too little
-        return ConfidenceLimits(*normal_interval(value, max(float(fine_moved.std(ddof=1)), added.error), level, ANY))
+        return ConfidenceLimits(*intervals.normal_interval(value, max(float(fine_moved.std(ddof=1)), added.error), level, ANY))
     if key[0] == "calibration_error":
         return _calibration_error_limits(of.first, added.error, fine_moved if uncertain else None, level)
     if not uncertain:
-        return ConfidenceLimits(*bca(fine, value, added.acceleration, level))
+        return ConfidenceLimits(*intervals.bca(fine, value, added.acceleration, level))
     if np.ptp(fine) <= _ROUNDING * abs(value):  # all resamples are equal
-        return ConfidenceLimits(*percentiles(fine_moved, level))
-    return ConfidenceLimits(*bca_weighted(fine, fine_moved, value, added.acceleration, level))
+        return ConfidenceLimits(*intervals.percentiles(fine_moved, level))
+    return ConfidenceLimits(*intervals.bca_weighted(fine, fine_moved, value, added.acceleration, level))
 
 
 def _by_delta_method(
@@ -339,9 +314,10 @@ def _by_delta_method(
         if key[0] == "calibration_error" and not of.is_difference:
             limits[key] = _calibration_error_limits(of.first, error, row, level)
         elif row is None:
-            limits[key] = ConfidenceLimits(*normal_interval(value, error, level, bounds))
+            limits[key] = ConfidenceLimits(*intervals.normal_interval(value, error, level, bounds))
         else:
-            limits[key] = ConfidenceLimits(*percentiles(delta_draws(row, noise, value, error, bounds), level))
+            drawn = intervals.delta_draws(row, noise, value, error, bounds)
+            limits[key] = ConfidenceLimits(*intervals.percentiles(drawn, level))
     return limits
 
 
@@ -363,8 +339,8 @@ def _from_drawn_decisions(
     for model, decided in zip(of.models, tables, strict=True):
         each = replace(model.statistics, means=model.statistics.means | {"confusion": decided})
         drawn.append(each if population is None else replace(each, population=population))
-    found = dict(zip(of.keys, of.computed(drawn, width), strict=True))
-    return {key: ConfidenceLimits(*percentiles(row, level)) for key, row in found.items() if FIGURES[key[0]].of_decisions}
+    found = zip(of.keys, of.computed(drawn, width), strict=True)
+    return {key: ConfidenceLimits(*intervals.percentiles(row, level)) for key, row in found if FIGURES[key[0]].of_decisions}
 
 
 def _drawn(inputs: EvaluationInputs, draws: int, generator: np.random.Generator) -> Float64[np.ndarray, "k k b"]:
@@ -422,14 +398,13 @@ def _calibration_error_limits(
     """Return the `calibration_interval`, widened by the effect of an uncertain prevalence."""
     parts = len(inputs.spec.edges)
     gaps = calibration_gaps(inputs.statistics)[:, 0]
-    low, high = calibration_interval(gaps / parts, _calibration_noise(inputs) / parts, error, level)
+    low, high = intervals.calibration_interval(gaps / parts, _calibration_noise(inputs) / parts, error, level)
     if at_population is None:
         return ConfidenceLimits(low, high)
     value = inputs.values["calibration_error", None]
-    least, most = percentiles(at_population, level)
-    return ConfidenceLimits(
-        max(value - math.hypot(value - low, value - least), 0.0), value + math.hypot(high - value, most - value)
-    )
+    least, most = intervals.percentiles(at_population, level)
+    below, above = math.hypot(value - low, value - least), math.hypot(high - value, most - value)
+    return ConfidenceLimits(max(value - below, 0.0), value + above)
 
 
 def _calibration_noise(inputs: EvaluationInputs) -> Float64[np.ndarray, " je"]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import array_of, checked_choice, checked_int, checked_level, random_generator
 from .intervals import normal_interval, unseen_share
-from .one_vs_rest import Array, Scores, positive_class, scores, with_limits
+from .one_vs_rest import Array, Scores, positive_class, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 
@@ -172,11 +172,7 @@ def roc_curve(
 
 
 def precision_recall_curve(
-    log_probs: Predictions,
-    target: Numbers,
-    prevalence: Mix,
-    positive: int | None = None,
-    ignore_index: int = IGNORED,
+    log_probs: Predictions, target: Numbers, prevalence: Mix, positive: int | None = None, ignore_index: int = IGNORED
 ) -> PrecisionRecallCurve:
     """Return precision at π, `π TPR / (π TPR + (1 − π) FPR)`, and recall, over all thresholds.
 
@@ -249,17 +245,17 @@ def reliability_curve(
     weights = found.sample.population_weights
     mass = np.bincount(found.place, weights)
     # of lower predictions, plus half of that of equal ones
-    share = (mass.cumsum() - mass / 2)[found.place] if even else found.to_bin
+    share = (mass.cumsum() - mass / 2)[found.place] if even else _to_bin(found)
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
     weight: Array = np.bincount(index, weights).astype(np.float64)
     predicted = np.bincount(index, weights * found.probability) / weight
 
-    def observed(own: Array, rest: Array, pi: Array) -> Array:
-        return pi * own / (pi * own + (1 - pi) * rest)
+    def observed(own: Array, rest: Array, pi: Array) -> dict[str, Array]:
+        return {"observed": pi * own / (pi * own + (1 - pi) * rest)}
 
     counts = found.in_bins(index, len(weight))
-    values = with_limits(observed, counts, found.sample.prevalence, found.positive, level, stream)
-    return ReliabilityCurve(predicted, *values, weight, found.rate, level, found.positive)
+    limits = found.with_limits(observed, counts, level, stream)
+    return ReliabilityCurve(predicted, *limits["observed"], weight, found.rate, level, found.positive)
 
 
 def probability_histogram(
@@ -293,7 +289,7 @@ def probability_histogram(
     sample = labelled_sample(log_probs, target, None, ignore_index=ignore_index)
     sample.require_every_class("a histogram by class")
     found = Scores(sample, positive_class(positive, sample.num_classes))
-    values = found.to_bin if scale == "probability" else found.odds
+    values = _to_bin(found) if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     return ProbabilityHistogram(edges, found.in_bins(index, len(edges) - 1).shares.T, scale, found.positive)
@@ -337,3 +333,8 @@ def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")
     return edges
+
+
+def _to_bin(found: Scores) -> Array:
+    """Return the probabilities plus their rounding error, so that one at an edge is in the bin above it."""
+    return found.probability + 2 * found.rounding

@@ -205,12 +205,7 @@ class ConformalSets:
 
     @classmethod
     def fit(
-        cls,
-        log_probs: Predictions,
-        labels: Numbers,
-        prevalence: Mix | None = None,
-        level: float = 0.9,
-        per_class: bool = False,
+        cls, log_probs: Predictions, labels: Numbers, prevalence: Mix | None = None, level: float = 0.9, per_class: bool = False
     ) -> ConformalSets:
         """Fit the thresholds to a calibration sample that the model was not trained on.
 

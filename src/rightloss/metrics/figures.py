@@ -17,6 +17,8 @@ from scipy.special import logit
 from .class_statistics import Statistics
 from .recalibration import symmetric
 
+Compute = Callable[[Statistics], np.ndarray]
+
 
 def expected_log_likelihood(s: Statistics) -> np.ndarray:
     """Σ_c π_c E[log p(c|x) | c], in nats."""
@@ -31,11 +33,6 @@ def skill(s: Statistics) -> np.ndarray:
 def brier(s: Statistics) -> np.ndarray:
     """E[(p(1|x) − y)²] for two classes, E[Σ_k (p(k|x) − 1{y = k})²] for more."""
     return s.at_population("brier")[0]
-
-
-def mean_prediction(s: Statistics) -> np.ndarray:
-    """E[p(last class|x)]: equal to that class's π in a correct model."""
-    return mean_prediction_by_class(s)[-1]
 
 
 def mean_prediction_by_class(s: Statistics) -> np.ndarray:
@@ -59,43 +56,23 @@ def balanced_accuracy(s: Statistics) -> np.ndarray:
     return tpr_by_class(s).mean(0)
 
 
-def tpr(s: Statistics) -> np.ndarray:
-    """Sensitivity: the fraction of a class that is found."""
-    return _of_one_or_mean(tpr_by_class(s))
-
-
-def tnr(s: Statistics) -> np.ndarray:
-    """Specificity: the fraction of examples not of a class that are not assigned to it."""
-    return _of_one_or_mean(tnr_by_class(s))
-
-
-def ppv(s: Statistics) -> np.ndarray:
-    """Precision: the fraction of examples assigned to a class that are of it."""
-    return _of_one_or_mean(ppv_by_class(s))
-
-
-def npv(s: Statistics) -> np.ndarray:
-    """The fraction of examples not assigned to a class that are not of it."""
-    return _of_one_or_mean(npv_by_class(s))
-
-
 def tpr_by_class(s: Statistics) -> np.ndarray:
-    """C[k, k], (k, b)."""
+    """Sensitivity: the fraction of a class that is found, C[k, k], (k, b)."""
     return np.einsum("kkb->kb", s.confusion)
 
 
 def tnr_by_class(s: Statistics) -> np.ndarray:
-    """Σ_{c≠k} π_c (1 − C[c, k]) / (1 − π_k)."""
+    """Specificity: the fraction of the others that are not assigned to a class, Σ_{c≠k} π_c (1 − C[c, k]) / (1 − π_k)."""
     return _not_said_and_not_of(s) / _others(s)
 
 
 def ppv_by_class(s: Statistics) -> np.ndarray:
-    """π_k C[k, k] / Σ_c π_c C[c, k]."""
+    """Precision: the fraction of examples assigned to a class that are of it, π_k C[k, k] / Σ_c π_c C[c, k]."""
     return s.population * tpr_by_class(s) / s.at_population("confusion")
 
 
 def npv_by_class(s: Statistics) -> np.ndarray:
-    """Σ_{c≠k} π_c (1 − C[c, k]) / Σ_c π_c (1 − C[c, k])."""
+    """The fraction of those not assigned to a class that are not of it: Σ_{c≠k} π_c (1 − C[c, k]) / Σ_c π_c (1 − C[c, k])."""
     return _not_said_and_not_of(s) / _not_said(s)
 
 
@@ -141,15 +118,11 @@ def calibration_slope(s: Statistics) -> np.ndarray:
     return (fit.theta[0] + np.where(singular, np.nan, step)) / fit.scale
 
 
-def calibration_intercept(s: Statistics) -> np.ndarray:
-    """Shift of the log-odds of the last class that corrects the mean prediction: 0 for a correct model."""
-    return calibration_intercept_by_class(s)[-1]
-
-
 def calibration_intercept_by_class(s: Statistics) -> np.ndarray:
-    """a_k of `recalibration.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 if the predictions are too low.
+    """Shifts of the log-odds that correct the mean prediction: a_k of `recalibration.py`, E[σ(l_k + a_k)] = π_k, (k, b).
 
-    In a resample, one Newton step from the fit to the whole sample, on the log-odds of both sides.
+    0 for a correct model, above 0 if the predictions are too low. In a resample, one Newton step from the fit to the whole
+    sample, on the log-odds of both sides.
     """
     fit = s.spec.intercepts
     assert fit is not None
@@ -178,9 +151,13 @@ def _of_always_the_mix(s: Statistics) -> np.ndarray:
     return (s.population * np.log(s.population)).sum(0)
 
 
-def _of_one_or_mean(by_class: np.ndarray) -> np.ndarray:
+def _one_or_mean(by_class: Compute) -> Compute:
     """The figure of class 1 of two, or the mean over the classes."""
-    return by_class[1] if len(by_class) == 2 else by_class.mean(0)
+    return lambda s: by_class(s)[1] if s.num_classes == 2 else by_class(s).mean(0)
+
+
+def _of_last(by_class: Compute) -> Compute:
+    return lambda s: by_class(s)[-1]
 
 
 def _expected(s: Statistics, table: np.ndarray) -> np.ndarray:
@@ -236,11 +213,11 @@ class Formula:
         ideal: its value in a correct model, if neither high nor low is better.
     """
 
-    compute: Callable[[Statistics], np.ndarray]
+    compute: Compute
     words: str
     bounds: tuple[float, float] = ANY
     of_decisions: bool = False
-    by_class: Callable[[Statistics], np.ndarray] | None = None
+    by_class: Compute | None = None
     better: Literal["higher", "lower", "nearer"] = "higher"
     ideal: Callable[[Statistics], np.ndarray | float] | None = None
 
@@ -250,24 +227,24 @@ FIGURES: dict[str, Formula] = {
     "skill": Formula(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
     "brier": Formula(brier, "Brier score", POSITIVE, better="lower"),
     "mean_prediction": Formula(
-        mean_prediction, "mean prediction of the last class", UNIT, False, mean_prediction_by_class, "nearer",
-        ideal=lambda s: s.population[-1],
+        _of_last(mean_prediction_by_class), "mean prediction of the last class", UNIT, by_class=mean_prediction_by_class,
+        better="nearer", ideal=lambda s: s.population[-1],
     ),
     "accuracy": Formula(accuracy, "accuracy in the sample", UNIT, True),
     "weighted_accuracy": Formula(weighted_accuracy, "accuracy in the population", UNIT, True),
     "balanced_accuracy": Formula(balanced_accuracy, "balanced accuracy", UNIT, True),
-    "ppv": Formula(ppv, "positive predictive value", UNIT, True, ppv_by_class),
-    "npv": Formula(npv, "negative predictive value", UNIT, True, npv_by_class),
-    "tpr": Formula(tpr, "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
-    "tnr": Formula(tnr, "true negative rate (specificity)", UNIT, True, tnr_by_class),
+    "ppv": Formula(_one_or_mean(ppv_by_class), "positive predictive value", UNIT, True, ppv_by_class),
+    "npv": Formula(_one_or_mean(npv_by_class), "negative predictive value", UNIT, True, npv_by_class),
+    "tpr": Formula(_one_or_mean(tpr_by_class), "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
+    "tnr": Formula(_one_or_mean(tnr_by_class), "true negative rate (specificity)", UNIT, True, tnr_by_class),
     "auc": Formula(auc, "area under the ROC curve", UNIT),
     "auc_pairwise": Formula(auc_pairwise, "the same, mean over pairs of classes", UNIT),
     "off_by_one": Formula(off_by_one, "within one class of the truth", UNIT, True),
     "calibration_error": Formula(calibration_error, "calibration error", POSITIVE, better="lower"),
     "calibration_slope": Formula(calibration_slope, "calibration slope", better="nearer", ideal=lambda s: 1.0),
     "calibration_intercept": Formula(
-        calibration_intercept, "calibration intercept of the last class", ANY, False, calibration_intercept_by_class, "nearer",
-        ideal=lambda s: 0.0,
+        _of_last(calibration_intercept_by_class), "calibration intercept of the last class",
+        by_class=calibration_intercept_by_class, better="nearer", ideal=lambda s: 0.0,
     ),
     "expected_cost": Formula(expected_cost, "expected cost of the decisions", ANY, True, better="lower"),
     "net_benefit": Formula(net_benefit, "net benefit", ANY, True),

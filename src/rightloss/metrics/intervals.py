@@ -78,9 +78,8 @@ class InfluenceSum:
 
     def __init__(self, design: Design) -> None:
         self.design = design
-        self.sums = np.zeros(
-            len(design.sizes if design.clusters is None else design.strata)
-        )  # sums of squares by stratum, or of influences by cluster
+        # sums of squares by stratum, or of influences by cluster
+        self.sums = np.zeros(len(design.sizes if design.clusters is None else design.strata))
         self.cubes = self.fourths = 0.0
         self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 

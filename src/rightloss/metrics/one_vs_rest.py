@@ -21,6 +21,7 @@ from ..prevalence import Prevalence
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 Array = NDArray[np.float64]
+Formulas = Callable[..., dict[str, Array]]
 
 _DRAWS = 4000  # gives a Monte Carlo error of a 95 % limit of 4 % of the estimate's standard error
 
@@ -68,11 +69,6 @@ class Scores:
         """The rounding error of the predictions' dtype."""
         return float(np.finfo(self.sample.log_probs.dtype).eps)
 
-    @property
-    def to_bin(self) -> Array:
-        """Return the probabilities plus their rounding error, so that a value at an edge is in the bin above it."""
-        return self.probability + 2 * self.rounding
-
     def cuts(self, thresholds: Array) -> Array:
         """Return thresholds on the log-odds from ones on the probability, lowered so that a tie up to rounding is above."""
         odds = logit(thresholds)
@@ -87,6 +83,31 @@ class Scores:
     def in_bins(self, index: NDArray[np.int64], bins: int) -> Counts:
         """Return the number of examples of each class in each bin, given the bin of each entry."""
         return self._counted(index, bins, lambda inside: inside)
+
+    def with_limits(
+        self, formulas: Formulas, counts: Counts, level: float, generator: Any, at: Prevalence | None = None
+    ) -> dict[str, tuple[Array, Array, Array]]:
+        """Return curves by name from the fractions of two sides, with pointwise limits: value, low and high of each `(c,)`.
+
+        The limits are quantiles of draws of the fractions, and of an uncertain π, widened to include the value, because a
+        fraction of 0 or 1 is not a quantile.
+
+        Args:
+            formulas: fractions of the positive class and of the rest, and π of the class `(…, 1)`, → each curve `(…, c)`.
+            counts: examples of each class.
+            level: coverage of the limits.
+            generator: random numbers for the draws.
+            at: π; that of the sample by default.
+        """
+        prevalence, own = self.sample.prevalence if at is None else at, self.positive
+        mix, mixes = prevalence.population, prevalence.sample(_DRAWS, generator)
+        values = formulas(*against_rest(counts.shares, mix, own), mix[[own]])
+        draws = formulas(*_drawn_against_rest(counts, mixes, own, generator), mixes[:, [own]])
+        found = {}
+        for name, value in values.items():
+            low, high = np.quantile(draws[name], [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
+            found[name] = (value, np.fmin(low, value), np.fmax(high, value))
+        return found
 
     def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
         """Sum the votes of each class by group and place `(g, places)`, then by `columns` `(g, c)`, then over the groups."""
@@ -145,29 +166,6 @@ def scores(
         )
     sample.require_every_class(purpose)
     return Scores(sample, chosen)
-
-
-def with_limits(
-    formula: Callable[..., Array], counts: Counts, prevalence: Prevalence, positive: int, level: float, generator: Any
-) -> tuple[Array, Array, Array]:
-    """Return a curve from the fractions of two sides, with pointwise limits: value, low and high `(c,)`.
-
-    The limits are quantiles of draws of the fractions, and of an uncertain π, widened to include the value, because a fraction
-    of 0 or 1 is not a quantile.
-
-    Args:
-        formula: fractions of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
-        counts: examples of each class.
-        prevalence: π.
-        positive: the class.
-        level: coverage of the limits.
-        generator: random numbers for the draws.
-    """
-    mix, mixes = prevalence.population, prevalence.sample(_DRAWS, generator)
-    value = formula(*against_rest(counts.shares, mix, positive), mix[[positive]])
-    draws = formula(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
-    low, high = np.quantile(draws, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
-    return value, np.fmin(low, value), np.fmax(high, value)
 
 
 def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:

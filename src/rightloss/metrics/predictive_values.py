@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..arrays import checked_level, checked_number, random_generator
 from ..prevalence import Prevalence, without_estimate
 from .decisions import threshold_log_odds
 from .figures import Figure
-from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
+from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of
 from .sample import IGNORED, Mix, Numbers, Predictions, as_prevalence, refuse_findings
 
 
@@ -214,15 +215,15 @@ def predictive_value_curve(
     own, rest = against_rest(counts.shares, population.population, found.positive)
     where = expit(logit(threshold) - moves) if retarget else np.array([float(threshold)])
 
-    def both(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return np.concatenate(predictive_values(tpr, fpr, grid if at is None else pi), -1)
+    def both(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
+        return dict(zip(("ppv", "npv"), predictive_values(tpr, fpr, grid if at is None else pi), strict=True))
 
-    value, low, high = with_limits(both, counts, population, found.positive, level, stream)
-    limits = np.stack([value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)])
-    (ppv, ppv_low, ppv_high), (npv, npv_low, npv_high) = np.split(limits, 2, axis=1)
+    limits = {
+        name: (value, np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high))
+        for name, (value, low, high) in found.with_limits(both, counts, level, stream, at=population).items()
+    }
     own, right, where = (np.broadcast_to(each, grid.shape).copy() for each in (own, 1 - rest, where))
-    values = (ppv, ppv_low, ppv_high, npv, npv_low, npv_high)
-    return PredictiveValueCurve(grid, *values, own, right, where, level, found.positive)
+    return PredictiveValueCurve(grid, *limits["ppv"], *limits["npv"], own, right, where, level, found.positive)
 
 
 def decision_curve(
@@ -270,12 +271,12 @@ def decision_curve(
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
     counts, cost = found.called_from(found.cuts(grid)), grid / (1 - grid)
 
-    def net_benefit(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return pi * tpr - (1 - pi) * fpr * cost
+    def net_benefit(tpr: Array, fpr: Array, pi: Array) -> dict[str, Array]:
+        return {"net_benefit": pi * tpr - (1 - pi) * fpr * cost}
 
-    values = with_limits(net_benefit, counts, found.sample.prevalence, found.positive, level, stream)
+    limits = found.with_limits(net_benefit, counts, level, stream)
     everybody = found.rate - (1 - found.rate) * cost
-    return DecisionCurve(grid, *values, everybody, found.rate, level, found.positive)
+    return DecisionCurve(grid, *limits["net_benefit"], everybody, found.rate, level, found.positive)
 
 
 def operating_point(
@@ -338,31 +339,23 @@ def operating_point(
         threshold_log_odds(threshold)
     cut = float(_threshold_for(seen, recall, specificity, alarms, people) if threshold is None else threshold)
     counts = seen.called_from(seen.cuts(np.array([cut])))
-
-    def everything(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return np.concatenate(list(figures_at(tpr, fpr, pi, people).values()), -1)
-
-    limits = np.stack(with_limits(everything, counts, seen.sample.prevalence, seen.positive, level, stream), 1)
-    figures = {name: _figure(name, *each) for name, each in zip(AT_A_THRESHOLD, limits.tolist(), strict=True)}
+    limits = seen.with_limits(partial(figures_at, people=people), counts, level, stream)
+    figures = {name: _figure(name, *(each.item() for each in three)) for name, three in limits.items()}
     return OperatingPoint(cut, **figures, people=people, prevalence=seen.rate, level=level, positive=seen.positive)
 
 
-AT_A_THRESHOLD = ("recall", "specificity", "ppv", "npv", "lr_plus", "lr_minus", "alarms", "found", "false_alarms", "missed")
+def figures_at(tpr: Array, fpr: Array, pi: Array, people: float = 1.0) -> dict[str, Array]:
+    """Return the figures of `OperatingPoint` from the fractions of two sides that are called positive, and π.
 
-
-def figures_at(tpr: Array, fpr: Array, pi: Array, people: float | Array = 1.0) -> dict[str, Array]:
-    """Return the figures of `AT_A_THRESHOLD` from the fractions of two sides that are called positive, and π."""
+    LR+ = TPR/FPR and LR− = (1 − TPR)/(1 − FPR) are NaN if nobody is on that side, and ∞ if only positives are.
+    """
     found, false = pi * tpr, (1 - pi) * fpr
-    rates = (tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *likelihood_ratios(tpr, fpr))
-    return dict(
-        zip(AT_A_THRESHOLD, (*rates, *(people * n for n in (found + false, found, false, pi * (1 - tpr)))), strict=True)
-    )
-
-
-def likelihood_ratios(tpr: Array, fpr: Array) -> tuple[Array, Array]:
-    """Return LR+ = TPR/FPR and LR− = (1 − TPR)/(1 − FPR); NaN if nobody is on that side, ∞ if only positives are."""
+    ppv, npv = predictive_values(tpr, fpr, pi)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return tpr / fpr, (1 - tpr) / (1 - fpr)
+        rates = {"recall": tpr, "specificity": 1 - fpr, "ppv": ppv, "npv": npv}
+        rates |= {"lr_plus": tpr / fpr, "lr_minus": (1 - tpr) / (1 - fpr)}
+    counts = {"alarms": found + false, "found": found, "false_alarms": false, "missed": pi * (1 - tpr)}
+    return rates | {name: people * each for name, each in counts.items()}
 
 
 def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:

@@ -11,12 +11,11 @@ above 0 if the probabilities are too low.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, log_expit, logit
+from scipy.special import expit, logit
 
 from ..solve import Quadratic, intercepts_for_mean, minimise
 from .one_vs_rest import log_odds
@@ -54,13 +53,6 @@ class Recalibration:
         z = (columns - columns[0] - self.centre[:, None]) / self.scale
         logits = self.theta[0] * z
         logits[1:] += self.theta[1:, None]
-        if k == 2:  # logistic regression, several times as fast
-            is_one = labels == 1
-            odds = np.where(is_one, logits[1], -logits[1])
-            miss = expit(-odds)
-            score, slope = np.where(is_one, miss, -miss), miss * expit(odds)
-            cross = slope * z[1]
-            return log_expit(odds), np.stack([score * z[1], score]), np.stack([cross * z[1], cross, slope])
         best = logits.argmax(0)
         logits -= logits[best, each]
         probs = np.exp(logits)
@@ -162,13 +154,10 @@ def _standard(sample: Sample) -> tuple[Float64[np.ndarray, " k"], float]:
     """Return the mean of the log-odds against class 0, and their mean distance from it, with all classes equally frequent."""
     weights = (1 / (sample.num_classes * sample.totals))[sample.labels]
     weights = weights if sample.votes is None else weights * sample.votes
-
-    def mean(of: Callable[[np.ndarray], np.ndarray]) -> Any:
-        parts = ((sample.columns(part), weights[part]) for part in sample.parts())
-        return sum(of(columns - columns[0]) @ weight for columns, weight in parts)
-
-    centre = mean(lambda odds: odds)
-    return centre, float(mean(lambda odds: np.abs(odds - centre[:, None])[1:].mean(0)))
+    columns = sample.columns(slice(None))
+    odds = columns - columns[0]
+    centre = odds @ weights
+    return centre, float(np.abs(odds - centre[:, None])[1:].mean(0) @ weights)
 
 
 def _separated(sample: Sample) -> bool:

@@ -77,7 +77,7 @@ class Sample:
             each = (self.prevalence.population / self.totals)[self.labels]
         return each if self.votes is None else each * self.votes
 
-    def parts(self, rows: int = 1) -> Iterator[slice]:
+    def parts(self, rows: int) -> Iterator[slice]:
         """Yield the entries in blocks; `rows` times their predictions stay in the processor's cache."""
         size = max(_NUMBERS // (rows * self.num_classes), 1024)
         yield from (slice(start, start + size) for start in range(0, len(self.labels), size))
