@@ -16,14 +16,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from . import claim_tables
-from .claim_scores import (
-    Scores,
-    can_stream,
-    score_boosting,
-    score_natural,
-    score_nets,
-    score_streams,
-)
+from .claim_scores import Scores, can_stream, score_boosting, score_natural, score_nets, score_streams
 from .claim_tables import BY_YEAR, CHOSEN_ON, REPORTED_ON, SHARES, SIZES
 from .data_sets import IMAGES, SOURCES, DataSet, available, load
 from .engine import Comparison

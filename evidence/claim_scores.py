@@ -69,14 +69,8 @@ class Scores:
         log_p = test[np.arange(len(test)), self.test_rows.labels]
         likelihood, mean = (expected_gain(each, self.test_rows, pi)[0] for each in (log_p, np.exp(test[:, -1])))
         ranks = auc(test[:, -1] - logsumexp(test[:, :-1], axis=1), self.test_rows.labels)
-        figures: dict[str, Any] = {
-            "likelihood": likelihood,
-            "auc": ranks,
-            "mean": mean,
-            "valid": self.score(name, at),
-            **errors,
-            "slope": slope,
-        }
+        figures: dict[str, Any] = {"likelihood": likelihood, "auc": ranks, "mean": mean, "valid": self.score(name, at)}
+        figures |= errors | {"slope": slope}
         self.rows.append({"method": name, "place": at, **{key: np.float32(value) for key, value in figures.items()}})
 
     def add_bounded(self, name: str, at: int, tables: Iterable[np.ndarray], slope: float = 1.0) -> None:

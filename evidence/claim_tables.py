@@ -52,27 +52,18 @@ PICTURED = list(METHODS["pictured"].dropna().sort_values().index)
 
 @dataclass(frozen=True)
 class Compared:
-    """A data set, a model, a number of labelled rows and a population, with what every method reached in each draw.
-
-    Attributes:
-        set, model, labelled: the cell; 0 labelled stands for all.
-        place, share, natural: of the population (place 0 is the natural one), and of the natural one.
-        guess: log-likelihood of always answering π.
-        figures: figure → method → draws, as `Scores.add` has them.
-        positives: mean numbers of positives: labelled, labelled as met, validation, test.
-        shift: p-values of the test for label shift.
-    """
+    """A data set, a model, a number of labelled rows and a population, with what every method reached in each draw."""
 
     set: str
     model: str
-    labelled: int
-    place: int
+    labelled: int  # 0: all
+    place: int  # of the population; 0 is the natural one
     share: float
-    natural: float
-    guess: float
-    figures: dict[str, dict[str, np.ndarray]]
-    positives: tuple[int, ...]
-    shift: np.ndarray
+    natural: float  # share of the natural population
+    guess: float  # log-likelihood of always answering π
+    figures: dict[str, dict[str, np.ndarray]]  # figure → method → draws, as `Scores.add` has them
+    positives: tuple[int, ...]  # mean numbers, as in `POSITIVES`
+    shift: np.ndarray  # p-values of the test for label shift
 
     @property
     def likelihood(self) -> dict[str, np.ndarray]:
@@ -160,30 +151,18 @@ def _add(cell: Compared, name: str, chosen: Sequence[str], guard: float | None =
 
 
 class Verdict(NamedTuple):
-    """What a candidate did in a set of cells: how many there are, and in how many each of the aims was met.
+    """What a candidate did in a set of cells: how many there are, and in how many each of the aims was met."""
 
-    Attributes:
-        cells: how many have the candidate.
-        below_guess: (a) below always answering π by more than two standard errors.
-        below_weighted: (b) an AUC below the weighted loss's by more than two standard errors.
-        level: (c) not behind the best rival by more than one standard error.
-        fair: the same, with the best rival picked on the other half of the draws.
-        ahead: (d) ahead of every rival by more than one.
-        won, lost: ahead of and behind logit adjustment by more than two standard errors.
-        gain: median difference to logit adjustment, in % of the guess's log-loss.
-        auc: mean difference to logit adjustment.
-    """
-
-    cells: int
-    below_guess: int
-    below_weighted: int
-    level: int
-    fair: int
-    ahead: int
-    won: int
-    lost: int
-    gain: float
-    auc: float
+    cells: int  # that have the candidate
+    below_guess: int  # (a) below always answering π by more than two standard errors
+    below_weighted: int  # (b) an AUC below the weighted loss's by more than two standard errors
+    level: int  # (c) not behind the best rival by more than one standard error
+    fair: int  # the same, with the best rival picked on the other half of the draws
+    ahead: int  # (d) ahead of every rival by more than one standard error
+    won: int  # ahead of logit adjustment by more than two standard errors
+    lost: int  # behind it by as much
+    gain: float  # median difference to logit adjustment, in % of the guess's log-loss
+    auc: float  # mean difference to logit adjustment
 
 
 def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verdict:

@@ -42,19 +42,12 @@ Table = tuple[pd.DataFrame, "pd.Series | np.ndarray"]
 
 @dataclass(frozen=True)
 class DataSet:
-    """Rows with labels, and who is who among them.
+    """Rows with labels, and who is who among them."""
 
-    Attributes:
-        x: numbers `(n, d)`, categories as 0/1 columns, NaN where missing; or images `(n, channels, height, width)`.
-        y: labels 0 … K − 1 `(n,)`; the last is the class of interest.
-        groups: rows of one group (a patient) stay on one side of a split; None where rows are independent.
-        source: which rows may be labelled `(n,)`; the others are the population. None: any row may be either.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    groups: np.ndarray | None = None
-    source: np.ndarray | None = None
+    x: np.ndarray  # numbers `(n, d)`, categories as 0/1 columns, NaN where missing; or images `(n, channels, height, width)`
+    y: np.ndarray  # labels 0 … K − 1 `(n,)`; the last is the class of interest
+    groups: np.ndarray | None = None  # rows of one group (a patient) stay on one side of a split; None: they are independent
+    source: np.ndarray | None = None  # rows that may be labelled `(n,)`; the others are the population. None: any may be either
 
     @property
     def natural(self) -> np.ndarray:

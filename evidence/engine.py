@@ -59,25 +59,16 @@ OUT, DOCS = HERE / "out", ROOT / "docs/benchmarks"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run and what is shown of it.
+    """What is run and what is shown of it."""
 
-    Attributes:
-        name: of the Parquet file, the page, the picture and the words.
-        cells: returns the cells in the order of running.
-        run: a cell's rows; at the top of a module, so that other processes find it.
-        tables: pieces of the page, of the stored rows.
-        draw: the picture, of the stored rows.
-        reduced: what is stored of all rows: rows, and pieces of the page that cannot be had from these.
-        folder: of the cells, where several pages share them; the name by default.
-    """
-
-    name: str
-    cells: Callable[[], Iterable[Any]]
-    run: Callable[[Any], list[dict[str, Any]]]
-    tables: Callable[[pd.DataFrame], dict[str, str]] = lambda rows: {}
-    draw: Callable[[pd.DataFrame], Any] | None = None
+    name: str  # of the Parquet file, the page, the picture and the words
+    cells: Callable[[], Iterable[Any]]  # in the order of running
+    run: Callable[[Any], list[dict[str, Any]]]  # a cell's rows; at the top of a module, so that other processes find it
+    tables: Callable[[pd.DataFrame], dict[str, str]] = lambda rows: {}  # pieces of the page, of the stored rows
+    draw: Callable[[pd.DataFrame], Any] | None = None  # the picture, of the stored rows
+    # What is stored of all rows: rows, and pieces of the page that cannot be had from these.
     reduced: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, str]]] = lambda rows: (rows, {})
-    folder: str = ""
+    folder: str = ""  # of the cells, where several pages share them; the name by default
 
     def path(self, cell: Any) -> Path:
         """Return where a cell's rows are kept."""

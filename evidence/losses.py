@@ -24,45 +24,28 @@ FOCUS, MEMBERS = 2.0, 5  # γ of the focal loss; nets of an ensemble
 
 
 class Rows(NamedTuple):
-    """One random split, as tensors.
+    """One random split, as tensors."""
 
-    Attributes:
-        x, y: labelled rows, of which minibatches take equally many of each class.
-        x_natural, y_natural: as many labelled rows, as they are met.
-        x_valid, y_valid: rows on which steps, decays and calibrations are chosen.
-        x_test, y_test: rows that everything is reported on; figures are weighted by class.
-        unlabelled: rows at the mix of each population for which there are some, by its place.
-        populations: class frequencies `(populations, K)`; the first is the natural one.
-        as_met: class frequencies of `x_natural`: the first population, but where labelled rows come from elsewhere.
-    """
-
-    x: Tensor
+    x: Tensor  # labelled rows, of which minibatches take equally many of each class
     y: Tensor
-    x_natural: Tensor
+    x_natural: Tensor  # as many labelled rows, as they are met
     y_natural: Tensor
-    x_valid: Tensor
+    x_valid: Tensor  # on which steps, decays and calibrations are chosen
     y_valid: Tensor
-    x_test: Tensor
+    x_test: Tensor  # on which everything is reported; figures are weighted by class
     y_test: Tensor
-    unlabelled: dict[int, Tensor]
-    populations: Tensor
-    as_met: Tensor
+    unlabelled: dict[int, Tensor]  # rows at the mix of each population for which there are some, by its place
+    populations: Tensor  # class frequencies `(populations, K)`; the first is the natural one
+    as_met: Tensor  # class frequencies of `x_natural`: the first population, but where labelled rows come from elsewhere
 
 
 class Loss(NamedTuple):
-    """A loss: its family, the mix r it is taken in, and its options.
+    """A loss: its family, the mix r it is taken in, and its options."""
 
-    Attributes:
-        family: "weighted" (−(r/ρ) log p_r), "focal", "by x" (weights that depend on x alone), or "gain" (r = ρ, running q).
-        reference: 0 for r = ρ, 1 for r = π, between them the normalised geometric mean ρ^(1−t) π^t.
-        kappa: evidence of the gain.
-        power: of the weights by x; 0 for weights by uncertainty.
-    """
-
-    family: str
-    reference: float = 0.0
-    kappa: float = 0.0
-    power: float = 0.0
+    family: str  # "weighted" (−(r/ρ) log p_r), "focal", "by x" (weights that depend on x alone), "gain" (r = ρ, running q)
+    reference: float = 0.0  # 0 for r = ρ, 1 for r = π, between them the normalised geometric mean ρ^(1−t) π^t
+    kappa: float = 0.0  # evidence of the gain
+    power: float = 0.0  # of the weights by x; 0 for weights by uncertainty
 
     @property
     def depends(self) -> bool:

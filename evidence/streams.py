@@ -19,21 +19,7 @@ from torch import Tensor
 
 from rightloss.losses.streams import evidence_decay
 
-from .nets import (
-    LABELLED,
-    LOOK,
-    MEMORY,
-    STEPS,
-    UNLABELLED,
-    Best,
-    Kind,
-    Nets,
-    auc,
-    balanced,
-    descend,
-    flipped,
-    matched,
-)
+from .nets import LABELLED, LOOK, MEMORY, STEPS, UNLABELLED, Best, Kind, Nets, auc, balanced, descend, flipped, matched
 
 DECAYS = {"linear": (1e-3, 3e-2), "MLP": (1e-3, 1e-2), "ConvNet": (1e-3,)}
 BLIND = ("guess", "unknown")  # methods that are not told π
@@ -237,22 +223,14 @@ class Families:
 
 
 class Fitted(NamedTuple):
-    """Figures per job, of the weights that were best on the validation rows.
+    """Figures per job, of the weights that were best on the validation rows."""
 
-    Attributes:
-        score: what was maximised over the steps.
-        likelihood, auc: on the test rows, which come at the population's mix.
-        matched: the likelihood after the intercept is matched to π on the unlabelled rows.
-        learnt: π that the job holds at the end: what it was told, or what it learnt.
-        z_valid, z_unlabelled, z_test: log-odds `(rows, jobs)`.
-    """
-
-    score: Tensor
-    likelihood: Tensor
-    auc: np.ndarray
-    matched: Tensor
-    learnt: Tensor
-    z_valid: Tensor
+    score: Tensor  # what was maximised over the steps
+    likelihood: Tensor  # on the test rows, which come at the population's mix
+    auc: np.ndarray  # on the same rows
+    matched: Tensor  # the likelihood after the intercept is matched to π on the unlabelled rows
+    learnt: Tensor  # π that the job holds at the end: what it was told, or what it learnt
+    z_valid: Tensor  # log-odds `(rows, jobs)`, as the next two
     z_unlabelled: Tensor
     z_test: Tensor
 

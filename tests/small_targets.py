@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from rightloss import Categorical, Prevalence
 from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference.distributions import Layout
+from rightloss.inference.fisher import DataLikelihood, LikelihoodTerms
 
 FEATURES, ROWS, NUM_DATA = 3, 14, 40
 REFERENCES: dict[str, Callable[[Prevalence], Any]] = {
@@ -88,6 +90,12 @@ def random_weights(target: LogPosterior, seed: int = 0, members: int | None = No
     stream, lead = generator(80 + seed), () if members is None else (members,)
     shapes = {name: (*lead, *value.shape) for name, value in target.parameters().items()}
     return {name: scale * torch.randn(shape, dtype=torch.float64, generator=stream) for name, shape in shapes.items()}
+
+
+def likelihood_terms(target: LogPosterior, vector: Tensor, data: tuple[Tensor, Tensor]) -> LikelihoodTerms:
+    """The likelihood of the data at these weights."""
+    layout = Layout.of(target.parameters())
+    return DataLikelihood(target, layout.unflatten(vector), data).at(layout.unflatten, vector)
 
 
 def by_hand(

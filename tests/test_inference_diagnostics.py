@@ -53,12 +53,6 @@ def test_the_sizes_tell_the_errors_of_the_mean_and_of_a_quantile() -> None:
     assert float(told.mean()) == pytest.approx(float((below - level).square().mean()), rel=0.25)
 
 
-def test_mixed_chains_have_r_hat_near_1_and_all_their_draws_count() -> None:
-    draws = independent(d=50)
-    assert float(r_hat(draws).max()) < 1.02
-    assert float(effective_sample_size(draws).mean()) == pytest.approx(2000, rel=0.1)
-
-
 def disagreeing(how: str) -> Tensor:
     if how == "drifting":
         return independent(chains=1) + torch.linspace(0, 2, 500, dtype=torch.float64)[:, None]
@@ -67,17 +61,11 @@ def disagreeing(how: str) -> Tensor:
     return draws
 
 
-@pytest.mark.parametrize("how", ["shifted", "stuck", "wide", "drifting"])
-def test_chains_that_disagree_have_a_large_r_hat_and_are_worth_few_draws(how: str) -> None:
-    assert float(r_hat(disagreeing(how)).min()) > 1.1
-    assert how == "wide" or float(effective_sample_size(disagreeing(how)).max()) < 300  # of 2000, or 500
-
-
-def test_only_ranks_matter_and_no_moment_is_needed() -> None:
-    draws = independent()
-    cauchy = torch.tan(torch.pi * (torch.special.ndtr(draws) - 0.5))
-    torch.testing.assert_close(effective_sample_size(cauchy), effective_sample_size(draws))
-    assert float(r_hat(cauchy).max()) < 1.02
+def test_chains_that_disagree_have_a_large_r_hat_and_are_worth_few_draws() -> None:
+    assert float(r_hat(independent().requires_grad_()).max()) < 1.02
+    for how in ("shifted", "stuck", "wide", "drifting"):
+        assert float(r_hat(disagreeing(how)).min()) > 1.1
+        assert how == "wide" or float(effective_sample_size(disagreeing(how)).max()) < 300  # of 2000, or 500
 
 
 def test_r_hat_is_that_of_normal_scores_of_ranks_where_draws_repeat() -> None:
@@ -147,6 +135,16 @@ def test_predictions_that_round_to_1_do_not_count_against_the_chains() -> None:
     judge_chains(posterior, x)
     assert posterior.record["predictions"]["r_hat"] < 1.05
     assert posterior.record["predictions"]["effective_sample_size"] > 100
+
+
+def test_chains_are_compared_by_rows_from_all_of_the_data() -> None:
+    draws = independent(1, 400, 2)[0] / 10
+    draws[:100, 0] += 3  # the slope of the first chain
+    posterior = posterior_of(Logistic(1).target(), inference.Particles(draws, chains=4))
+    x = torch.zeros(640, 1).double()
+    x[-64:] = 1
+    with pytest.warns(UserWarning, match="Chains disagree"):
+        judge_chains(posterior, x)
 
 
 def test_draws_from_elsewhere_are_said_to_be_improbable() -> None:

@@ -12,7 +12,7 @@ from members import assert_refused, generator
 from torch import Tensor, nn
 
 import rightloss as rl
-from rightloss.inference import Diverged, gaussian_prior, log_posterior
+from rightloss.inference import gaussian_prior, log_posterior
 from rightloss.inference.distributions import Particles
 from rightloss.inference.ensemble import ensemble
 from rightloss.inference.minibatches import Minibatches
@@ -147,21 +147,6 @@ def test_a_model_that_vmap_refuses_finds_the_same_where_nothing_is_random() -> N
 
 
 @pytest.mark.long
-def test_a_seed_fixes_the_result_and_the_users_model_is_unchanged() -> None:
-    x, y, prevalence = data()
-    for model in (net().eval(), net(nn.BatchNorm1d(6)).eval()):  # together, and one by one
-        before = [*(value.clone() for value in model.state_dict().values()), torch.random.get_rng_state()]
-        target = log_posterior(model, prevalence)
-        options: dict[str, Any] = {"members": 2, "steps": 4, "batch_size": 64}
-        first, other, again = (ensemble(target, (x, y), seed=seed, **options).distribution.mean for seed in (1, 2, 1))
-        assert torch.equal(first, again)
-        assert not torch.equal(first, other)
-        for was, now in zip(before, [*model.state_dict().values(), torch.random.get_rng_state()], strict=True):
-            assert torch.equal(was, now)
-        assert not any(part.training for part in model.modules())
-
-
-@pytest.mark.long
 def test_each_member_has_moving_averages_and_an_order_of_its_own() -> None:
     x, y, prevalence = data()
     options: dict[str, Any] = {"members": 3, "steps": 20, "lr": 1e-9}
@@ -178,35 +163,6 @@ def test_each_member_has_moving_averages_and_an_order_of_its_own() -> None:
     assert len(orders.unique(dim=0)) == 3  # of the same minibatches these would be the same
 
 
-class Fragile(nn.Module):
-    """Logits that are numbers only while the weights' mean is below 3."""
-
-    def __init__(self, moving: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
-        self.norm = nn.BatchNorm1d(3, affine=False).double() if moving else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.norm(x @ self.weight + torch.log1p(-self.weight.mean() / 3))
-        return logits
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("moving", [False, True])
-def test_a_member_that_fails_stops_all_and_the_last_good_weights_are_kept(moving: bool) -> None:
-    x, y, prevalence = data()
-    model = Fragile(moving)
-    rising = log_posterior(model, prevalence, prior=lambda params: 1e9 * params["weight"].sum())
-    higher = {"weight": 2 * torch.ones(4, 3, dtype=torch.float64)}
-    with pytest.raises(Diverged, match="to be finite") as caught:
-        ensemble(rising, (x, y), members=2, initial=lambda member: higher if member else {}, lr=0.1, steps=50)
-    last = caught.value.posterior
-    assert caught.value.step > 2
-    assert bool((last.mean["weight"] > 1).all())
-    assert bool(torch.isfinite(last.predict(x[:4]).log_probs).all())
-    assert torch.equal(model.weight.detach(), torch.ones(4, 3, dtype=torch.float64))
-
-
 def test_invalid_options_are_refused() -> None:
     x, y, prevalence = data()
     target = log_posterior(net(), prevalence)
@@ -214,4 +170,5 @@ def test_invalid_options_are_refused() -> None:
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"9.weight": x}), "among")
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"0.weight": x}), r"of shape \(6, 4\)")
     assert_refused(lambda: ensemble(target, (x, y), initial=cast(Any, lambda member: x)), "by name")
-    assert_refused(lambda: ensemble(log_posterior(Fragile(False), prevalence), (x, y)), "can be reset")
+    bare = nn.ParameterList([nn.Parameter(x)])
+    assert_refused(lambda: ensemble(log_posterior(bare, prevalence), (x, y)), "can be reset")

@@ -13,12 +13,12 @@ from logistic import Logistic
 from members import generator, unchecked_types
 from scipy.optimize import brentq, minimize
 from scipy.stats import chi2
+from small_targets import likelihood_terms
 from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss import inference
 from rightloss.inference.distributions import Layout
-from rightloss.inference.fisher import likelihood_terms
 
 laplace_module = importlib.import_module("rightloss.inference.laplace")  # the package's `laplace` is the function
 
@@ -130,13 +130,6 @@ def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any,
     assert found.record["mode"] == OWN
     for name, value in net.named_parameters():
         torch.testing.assert_close(found.model.get_parameter(name), value, rtol=0, atol=0)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("unsearched")
-def test_a_net_that_was_trained_with_another_loss_is_at_a_mode_of_that_loss() -> None:
-    target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=rl.LogLikelihoodLoss)
-    assert inference.laplace(target, PROBLEM.data).record["mode"] == OWN
 
 
 def _plain(evidence: float) -> tuple[inference.LogPosterior, nn.Module]:
@@ -319,7 +312,7 @@ def test_the_best_constant_predictions_are_those_of_free_intercepts(name: str) -
 
     def terms(bias: Any) -> Any:
         w = layout.flatten({"weight": torch.zeros(3, 1).double(), "bias": torch.as_tensor(np.asarray(bias)).double()})
-        return likelihood_terms(target, layout.unflatten, w, data)
+        return likelihood_terms(target, w, data)
 
     best = minimize(lambda bias: -terms(bias).log_likelihood, [0.1, -0.2, 0.0], method="Nelder-Mead", tol=1e-10)
     assert terms([0.3, 0.5, -1.0]).constant == pytest.approx(-best.fun, abs=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from layers import inputs, network
 from logistic import Logistic
-from members import ClassLikelihood, assert_mean_is, assert_refused, each_kind, generator, population, unchecked_types
+from members import ClassLikelihood, assert_refused, each_kind, generator, population, unchecked_types
 from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net, prevalence_of
 from torch import Tensor, nn
 from torch.export import Dim
@@ -20,7 +19,7 @@ from torch.func import functional_call, jacrev
 
 from rightloss import Bernoulli, Categorical, CumulativeLogit, Prevalence, predictive
 from rightloss.inference import log_posterior
-from rightloss.inference.distributions import DenseGaussian, Layout, Particles
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.laplace import laplace
 from rightloss.inference.posterior import Posterior, posterior_of
 from rightloss.predictive import PrevalenceLayer
@@ -49,36 +48,11 @@ def jacobian(posterior: Posterior, x: Tensor) -> tuple[Tensor, Tensor]:
     return outputs(vector).detach(), jacrev(outputs)(vector).detach()
 
 
-def spread_over(prevalence: Any, likelihood: Any, x: Tensor, spread: float) -> tuple[Posterior, Tensor, Tensor]:
-    """A dense Gaussian over a net with one output, so wide that the output varies by `spread`; the output's mean and spread."""
-
-    def moments(posterior: Posterior) -> tuple[Tensor, Tensor]:
-        outputs, slopes = jacobian(posterior, x)
-        return outputs[:, 0], ((slopes[:, 0] @ posterior.distribution.covariance()) * slopes[:, 0]).sum(1).sqrt()
-
-    net = smooth(1)
-    layout = Layout.of(dict(net.named_parameters()))
-    mean, factor = normal(layout.size, seed=2), normal(layout.size, layout.size, seed=3)
-    wide = Posterior(net, prevalence, likelihood, DenseGaussian(mean, factor), layout)
-    narrow = DenseGaussian(mean, factor * spread / moments(wide)[1].max())
-    found = Posterior(net, prevalence, likelihood, narrow, layout, linearised=True)
-    return found, *moments(found)
-
-
 def tables_of(posterior: Posterior, **settings: Any) -> Tensor:
     return torch.cat(list(posterior.tables(X, **settings)))
 
 
 class TestPredictions:
-    @pytest.mark.long
-    @unchecked_types()
-    def test_the_probability_is_an_integral_over_one_gaussian_output(self) -> None:
-        posterior, mean, spread = spread_over(Prevalence.binary(0.1), Bernoulli(), X, 1.5)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(200)
-        expected = torch.sigmoid(mean[:, None] + spread[:, None] * torch.from_numpy(nodes)) @ torch.from_numpy(weights)
-        draws = tables_of(posterior, samples=20_000, generator=generator(4))[:, :, 1].exp()
-        assert_mean_is(draws, expected / math.sqrt(2 * math.pi), z=5)
-
     @each_kind
     def test_outputs_move_along_their_slopes_and_the_likelihood_by_itself(
         self, make: Callable[[], ClassLikelihood], k: int

@@ -120,43 +120,22 @@ def test_the_marginal_of_a_density_is_over_all_data() -> None:
 
 
 @pytest.mark.long
-def test_the_users_model_and_random_numbers_are_unchanged_and_draws_have_the_weights_dtype() -> None:
+def test_random_numbers_of_other_libraries_are_unchanged_and_draws_have_the_weights_dtype() -> None:
     import pyro
 
     model = mlp().train()
     model[0].requires_grad_(False)
-    model[4].eval()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    found: list[Posterior] = []
-
-    def next_numbers(between: Callable[[], Any]) -> list[float]:
-        torch.manual_seed(SEED)
-        np.random.seed(SEED)
-        random.seed(SEED)
-        between()
-        return [float(torch.rand(1)), np.random.random(), random.random()]
-
-    # type checks draw numbers of their own, but `sampled` has none
-    run = next_numbers(lambda: found.append(sampled(log_posterior(model, PREVALENCE), balanced(), **SHORT)))
-    assert run == next_numbers(lambda: None)
+    np.random.seed(SEED)
+    random.seed(SEED)
+    found = sampled(log_posterior(model, PREVALENCE), balanced(), **SHORT)  # without type checks, which draw numbers
+    after = np.random.random(), random.random()
+    np.random.seed(SEED)
+    random.seed(SEED)
+    assert after == (np.random.random(), random.random())
     assert not dict(pyro.get_param_store().items())
-    assert [module.training for module in model] == [True, True, True, True, False]
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(name.startswith("0.") for name in found[0].layout.names)
-    assert by_chain(found[0]).dtype == torch.float32
-    torch.testing.assert_close(found[0].model.state_dict()["0.weight"], model[0].weight)
-
-
-@pytest.mark.long
-def test_a_seed_gives_the_same_chains_and_another_others() -> None:
-    first, again, other = (
-        by_chain(sampled(PROBLEM.target(), PROBLEM.data, seed=seed, **SHORT | {"chains": 2})) for seed in (3, 3, 4)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert not torch.equal(first[0], first[1])
-    assert first.shape == (2, 4, 2)
+    assert not any(name.startswith("0.") for name in found.layout.names)
+    assert by_chain(found).dtype == torch.float32
+    torch.testing.assert_close(found.model.state_dict()["0.weight"], model[0].weight)
 
 
 def test_a_start_may_be_weights_or_a_posterior_even_one_without_spread() -> None:

@@ -247,35 +247,6 @@ def test_the_estimator_is_local_where_nothing_makes_examples_share_a_draw() -> N
     assert_refused(lambda: used(mlp(), {"marginal": rl.ClasswiseMarginal()}, estimator="local"), "ClasswiseMarginal")
 
 
-@pytest.mark.long
-def test_a_seed_fixes_the_run_and_the_model_its_modes_and_the_random_numbers_stay_as_they_are() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-    model[2].eval()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    modes = [part.training for part in model.modules()]
-    for options in ({}, {"loss": rl.LogLikelihoodLoss}, {"marginal": rl.AuxiliaryMarginal(model[-1])}):
-        target, state = log_posterior(model, PREVALENCE, **options), torch.get_rng_state()
-        runs = [variational(target, balanced(), steps=5, batch_size=32, seed=seed) for seed in (1, 1, 2)]
-        first, again, other = (each.distribution.mean for each in runs)
-        assert torch.equal(first, again)
-        assert not torch.equal(first, other)
-        assert not torch.equal(runs[0].model.state_dict()["1.running_mean"], before["1.running_mean"])
-        assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
-    assert [part.training for part in model.modules()] == modes
-    assert not any(part._forward_hooks for part in model.modules())
-
-
-def test_a_step_that_is_not_finite_stops_with_the_last_good_state() -> None:
-    target = log_posterior(mlp(), PREVALENCE)
-    with pytest.raises(Diverged, match="lower `lr`") as caught:
-        variational(target, balanced(), family="low-rank", rank=2, lr=1e30, steps=5)
-    assert caught.value.step == 1
-    good = caught.value.posterior.distribution
-    assert bool(torch.isfinite(good.sample(3)).all())
-    assert float((good.mean - Layout.of(target.parameters()).flatten(target.parameters())).abs().max()) == 0
-
-
 def test_bad_inputs_stop_the_first_step_and_errors_in_labels_are_reported_as_such() -> None:
     x, y = balanced()
     loader = DataLoader(TensorDataset(x, y + 1), batch_size=20)
@@ -290,19 +261,12 @@ def test_bad_inputs_stop_the_first_step_and_errors_in_labels_are_reported_as_suc
 
 @pytest.mark.long
 @unchecked_types()
-def test_the_bound_rises_with_data_of_any_form_and_a_watcher_sees_every_step() -> None:
-    seen: list[tuple[int, Tensor]] = []
+def test_the_bound_rises_with_data_of_any_form() -> None:
     pairs = TensorDataset(*balanced())
     for data in (pairs, DataLoader(pairs, batch_size=50, shuffle=True)):
-        seen.clear()
-        found = variational(
-            log_posterior(mlp(), PREVALENCE), data, steps=40, lr=0.03, watch=lambda step, q: seen.append((step, q.mean))
-        )
-        elbo = found.record["elbo"]
+        elbo = variational(log_posterior(mlp(), PREVALENCE), data, steps=40, lr=0.03).record["elbo"]
         assert len(elbo) == 40
         assert sum(elbo[-10:]) > sum(elbo[:10])
-        assert [step for step, _ in seen] == list(range(40))
-        assert torch.equal(seen[-1][1], found.distribution.mean)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from rightloss.study.summary.claims import RARE, check_at, when_above
 from rightloss.study.summary.comparisons import PUBLISHED, WEIGHTED
 from rightloss.study.summary.contract import AUC, OURS, Outcome
 
+ORDER: tuple[Outcome, ...] = ("reproduces", "does not", "undecided", "cannot be tested")
+
 
 def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
     """Make the checks that compare studies, then list the claims that cannot be tested.
@@ -32,20 +34,12 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
 
 
 class ClaimVerdict(NamedTuple):
-    """What became of a claim in all settings in which it was checked.
-
-    Attributes:
-        claim: in a few words.
-        counts: checks by verdict.
-        overall: "reproduces" or "does not" if all decided checks say so, "mixed" if they differ, else "undecided" or "cannot be
-            tested".
-        depends_on: if mixed, the field of `PaperCheck.setting` that alone explains it: "start", "net" or "data", say; or "".
-    """
+    """What became of a claim in all settings in which it was checked."""
 
     claim: str
-    counts: Mapping[Outcome, int]
-    overall: str
-    depends_on: str = ""
+    counts: Mapping[Outcome, int]  # checks by verdict
+    overall: str  # the verdict if all decided checks agree, "mixed" if they differ, else "undecided" or "cannot be tested"
+    depends_on: str = ""  # if mixed, the field of `PaperCheck.setting` that alone explains it: "start", "net" or "data", say
 
 
 def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[ClaimVerdict]:
@@ -64,10 +58,9 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
 
 def _claim_verdict(claim: str, checks: Sequence[PaperCheck]) -> ClaimVerdict:
     counts: Mapping[Outcome, int] = dict(Counter(check.verdict for check in checks))
-    decided = [word for word in ("reproduces", "does not") if word in counts]
-    if len(decided) == 2:
+    if "reproduces" in counts and "does not" in counts:
         return ClaimVerdict(claim, counts, "mixed", _explaining(checks))
-    return ClaimVerdict(claim, counts, (*decided, *(word for word in ("undecided", "cannot be tested") if word in counts))[0])
+    return ClaimVerdict(claim, counts, min(counts, key=ORDER.index))
 
 
 def _explaining(checks: Sequence[PaperCheck]) -> str:
@@ -105,7 +98,8 @@ def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck
             f"AUC, raw: bayesIG {printed[PUBLISHED]:g}, wLoss {printed[WEIGHTED]:g}",
             f"rebalanced minus raw {wording.difference(found)}",
         )
-        yield replace(check, where=", ".join(dict.fromkeys([wording.source(key.data), check.where])))
+        source = wording.source(key.data)
+        yield check if source in check.where else replace(check, where=f"{source}, {check.where}")
 
 
 def _minus(one: Figure, other: Figure) -> Figure:
@@ -138,28 +132,15 @@ def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
     )
 
 
-_UNTESTABLE = (
-    PaperCheck(
-        "on the Brompton data, the same as on LIDC-IDRI",
-        "Brompton",
-        "cannot be tested",
-        "Section 4, Brompton; Fig. 3",
-        ours="The data are private: 679 nodules with age, sex and smoking status. LIDC-IDRI's balanced set with metadata "
-        "stands in.",
-    ),
-    PaperCheck(
-        "ROC curves and histograms by prevalence, curve by curve",
-        "Fig. 3",
-        "cannot be tested",
-        "Fig. 3",
-        ours="The paper gives no figures for its curves, and not which prevalences they are for: the trend alone is checked.",
-    ),
-    PaperCheck(
-        "with 64³ patches of CT, nine views and the full nets, the same figures",
-        "Tables 1 and 2",
-        "cannot be tested",
-        "Section 4, data sets",
-        ours="LIDC-IDRI's CT volumes do not come with the package: slabs of CT, single slices and readers' outlines stand in "
+_REASONS = {  # claim, where it was made, its place in the paper → why it cannot be tested
+    ("on the Brompton data, the same as on LIDC-IDRI", "Brompton", "Section 4, Brompton; Fig. 3"):
+        "The data are private: 679 nodules with age, sex and smoking status. LIDC-IDRI's balanced set with metadata stands in.",
+    ("ROC curves and histograms by prevalence, curve by curve", "Fig. 3", "Fig. 3"):
+        "The paper gives no figures for its curves, and not which prevalences they are for: the trend alone is checked.",
+    ("with 64³ patches of CT, nine views and the full nets, the same figures", "Tables 1 and 2", "Section 4, data sets"):
+        "LIDC-IDRI's CT volumes do not come with the package: slabs of CT, single slices and readers' outlines stand in "
         "for them, and most nets are small.",
-    ),
+}  # fmt: skip
+_UNTESTABLE = tuple(
+    PaperCheck(claim, where, "cannot be tested", place, ours=why) for (claim, where, place), why in _REASONS.items()
 )

@@ -37,7 +37,7 @@ from rightloss.study.report.tables import tables
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellPair
 
-from .across_studies import by_claim, checks_across
+from .across_studies import ORDER, by_claim, checks_across
 from .charts import make_charts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,7 +61,6 @@ STUDIES = {  # name → preset and options; they share runs in one folder
 }
 SOURCES = {"lidc_slabs": "CT slabs", "contours": "readers' outlines", "lidc_slices": "CT slices"}
 TICKS = (0.7, 1, 2, 5, 10, 20)
-ORDER = ("reproduces", "does not", "undecided", "cannot be tested")
 COLOURS = {
     "information-gain": "#0072b2",
     "published": "#d55e00",
@@ -175,7 +174,7 @@ def checks_table(checks: Sequence[tuple[str, PaperCheck]]) -> str:
         for place, check in own:
             lines.append([claim, place, check.paper or "–", check.ours, f"**{check.verdict}**"])
             claim = ""
-    return markdown_rows(lines) + "\n"
+    return markdown_rows([[cell.replace("|", "\\|") for cell in line] for line in lines]) + "\n"
 
 
 # Every loss from both starts.

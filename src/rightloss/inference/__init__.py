@@ -3,8 +3,8 @@
 Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data → `Posterior`.
 
 - The log posterior: `target`, `priors`, `exact_mix`; `weight_sets` for many weights at once.
-- The methods: `map`, `ensemble`, `laplace` (with `fisher`), `vi` (with `local_noise`), `ep` (with `ep_factors` and `ep_sites`),
-  `sgmcmc`, `nuts`.
+- The methods: `map`, `ensemble`, `laplace` (with `fisher`), `vi` (with `local_noise`), `ep` (with `ep_sites`), `sgmcmc`,
+  `nuts`.
 - Shared by the methods: `minibatches`; for chains `diagnostics` (R̂, effective sample size).
 - The choice of a prior by evidence: `prior_choice`.
 - Results: `posterior`, with `distributions` and `prediction`.

@@ -290,27 +290,16 @@ class LowRankGaussian:
         return {"mean": self.mean, "factor": self.factor, "standard_deviation": self.own_deviation}
 
 
-# The distributions that can be saved, with the constructor's arguments.
-SAVED: dict[str, tuple[Callable[..., Distribution], set[str]]] = {
-    "Particles": (Particles, {"draws", "chains"}),
-    "DiagonalGaussian": (DiagonalGaussian, {"mean", "standard_deviation"}),
-    "DenseGaussian": (DenseGaussian, {"mean", "factor"}),
-    "LowRankGaussian": (LowRankGaussian, {"mean", "factor", "standard_deviation"}),
-}
+SAVED: dict[str, Callable[..., Distribution]] = {
+    each.__name__: each for each in (Particles, DiagonalGaussian, DenseGaussian, LowRankGaussian)
+}  # the distributions that can be saved
 
 
-def saved_distribution(name: object, tensors: Mapping[str, Tensor]) -> Distribution:
+def saved_distribution(name: str, tensors: Mapping[str, Tensor]) -> Distribution:
     """Return the distribution of that name, from the result of its `tensors()`."""
-    make, names = SAVED.get(str(name), (None, set()))
-    if make is None or set(tensors) != names or ("chains" in names and tensors["chains"].shape != ()):
-        raise ValueError(
-            f"Expected the tensors of one of {', '.join(SAVED)}, but got {name!r} with {sorted(tensors)}: "
-            "save the posterior again."
-        )
-    values: dict[str, Any] = dict(tensors)
-    if "chains" in values:
-        values["chains"] = int(values["chains"])
-    return make(**values)
+    if name not in SAVED:
+        raise ValueError(f"Expected the tensors of one of {', '.join(SAVED)}, but got {name!r}: save the posterior again.")
+    return SAVED[name](**{key: int(value) if key == "chains" else value for key, value in tensors.items()})
 
 
 def _noise(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "n size"]:

@@ -19,10 +19,10 @@ from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningM
 from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .distributions import Layout, Particles
-from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, unsaved_buffers, untrained_state
+from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, untrained_state
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
-from .prediction import check_given
+from .prediction import JointModel, check_given
 from .priors import Params
 from .target import LogPosterior, inference_method
 from .weight_sets import evaluate_many, marginal_of_sets, vmaps
@@ -80,7 +80,7 @@ def ensemble(
     search = Search(steps, batch_size, lr, seed, device, progress)
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(checked_int(members, "members", 1))]
-        batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
+        batches = target.minibatches(data, batch_size, generator, device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         if _can_go_together(target, starts, batches):
             return _together(target, starts, batches, search)
@@ -93,7 +93,7 @@ def _together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Mi
     """Train all members together, by vmap."""
     members, marginal, device = len(starts), marginal_of_sets(target), search.device
     weights = on_device(_stacked(starts), device)
-    others = {} if device is None else {**on_device(untrained_state(target), device), **unsaved_buffers(target, device)}
+    others = {} if device is None else untrained_state(target, device)
     state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}
 
     def objective() -> Tensor:
@@ -131,12 +131,11 @@ def _one_by_one(
 
 def _of_ends(target: LogPosterior, ends: list[dict[str, Tensor]], record: Mapping[str, Any]) -> Posterior:
     """Return the posterior of trained weights and moving averages; all other tensors are the same in all members."""
-    own, stacked = target.buffers(), _stacked(ends)
-    moved = [name for name, value in own.items() if name in stacked and _differs(stacked[name], value)]
+    own, stacked = JointModel(target.model, target.likelihood).own(), _stacked(ends)
+    moved = [name for name in target.buffers() if name in own and _differs(stacked[name], own[name])]
     draws = {name: stacked[name] for name in (*target.parameters(), *moved)}
     layout = Layout.of({name: ends[0][name] for name in draws})
-    fixed = {name: value for name, value in ends[0].items() if name not in draws}
-    return posterior_of(target, Particles(layout.flatten(draws)), layout, fixed, record=record)
+    return posterior_of(target, Particles(layout.flatten(draws)), layout, ends[0], record=record)
 
 
 def _differs(values: Tensor, own: Tensor) -> bool:

@@ -14,32 +14,24 @@ site that equals its factor does not change.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
+
+from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..losses.gain import at_reference
+from ..losses.streams import stream_columns
 
 _FACTOR = 30.0  # largest factor by which a site may change a variance in one step
 _NODES = {1: 32, 2: 12, 3: 7}  # number of Gauss–Hermite nodes in each direction, by the number of dimensions
 _NUMBERS = 1 << 21  # held at once in a tensor of a block
-
-
-@runtime_checkable
-class OutputTable(Protocol):
-    """log p(k|z) at some mix of the classes."""
-
-    def log_probs(self, z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows k"]:
-        """Return log p(k|z)."""
-        ...
-
-    def derivatives(self, z: Float[Tensor, "*rows o"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log p(k|z), its gradients `(…, k, o)`, and its Hessians `(…, k, o, o)`; `(…, 1, o, o)` if all are the same."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +45,9 @@ class NaturalParameters:
         """Return the product with `other` to the power `step`."""
         return NaturalParameters(self.precision + step * other.precision, self.shift + step * other.shift)
 
-    def times(self, share: float) -> NaturalParameters:
-        """Return the density to the power `share`."""
-        return self if share == 1 else NaturalParameters(share * self.precision, share * self.shift)
+    def over(self, power: float | Tensor) -> NaturalParameters:
+        """Return the density to the power 1/`power`."""
+        return NaturalParameters(self.precision / power, self.shift / power)
 
     def moments(self) -> GaussianMoments | None:
         """Return mean and covariance; None if it is not a distribution."""
@@ -143,7 +135,10 @@ class Sites(Protocol):
         ...
 
     def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        """Return the change of their natural parameters, given the approximation q."""
+        """Return the change of their natural parameters, given the approximation q; at power 0 to tangents at its mean.
+
+        Tangents of the marginal have no precision. So their product is always a Gaussian, and its mean converges to the mode.
+        """
         ...
 
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
@@ -172,37 +167,30 @@ class ExampleSites:
     def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
         outputs = self.points.at.shape[1]
         size = max(1, _NUMBERS // (len(self.points) * self.exponents.shape[1] * outputs * outputs))
-        changes = [part._matched(q.outputs(part.features), power) for part in self.parts(size)]
+        blocks = (slice(start, start + size) for start in range(0, len(self.features), size))
+        changes = [self._matched(some, q.outputs(self.features[some]), power) for some in blocks]
         return NaturalParameters(torch.cat([each.precision for each in changes]), torch.cat([each.shift for each in changes]))
 
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return NaturalParameters(_over_weights(self.features, own.precision), (own.shift.T @ self.features).flatten())
 
-    def parts(self, size: int | None) -> Iterator[ExampleSites]:
-        """Yield `size` sites at a time, views of these; None for all."""
-        size = len(self.features) if size is None else size
-        for start in range(0, len(self.features), size):
-            some = slice(start, start + size)
-            own = NaturalParameters(self.own.precision[some], self.own.shift[some])
-            yield ExampleSites(self.features[some], self.exponents[some], self.table, self.points, own)
-
-    def at_mean(self) -> ExampleSites:
-        """Return the same sites with a single point, the mean of z, so that they become tangents."""
-        return replace(self, points=NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0))
-
-    def _matched(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        """Return the change of the sites that matches the factors, row by row, given z under the approximation."""
+    def _matched(self, some: slice, q: GaussianMoments, power: float) -> NaturalParameters:
+        """Return the change of some sites that matches the factors, row by row, given z under the approximation."""
         factor, info = torch.linalg.cholesky_ex(q.covariance)
-        z = q.mean[:, None] + self.points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
+        points = self.points if power else NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0)
+        z = q.mean[:, None] + points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
         log_p, gradients, hessians = self.table.derivatives(z)
-        e, precision, shift = self.exponents, self.own.precision, self.own.shift
+        e, precision, shift = self.exponents[some], self.own.precision[some], self.own.shift[some]
         pull = z @ precision
         log_g = torch.einsum("nsk,nk->ns", log_p, e) - (z * (shift[:, None] - 0.5 * pull)).sum(-1)
-        weight = torch.softmax(power * log_g + self.points.log_weight, 1)
+        weight = torch.softmax(power * log_g + points.log_weight, 1)
         slope = torch.einsum("nsko,nk->nso", gradients, e) + pull - shift[:, None]
         shared = hessians.shape[-3] == 1
         bend = torch.einsum("nskab,nk,ns->nab", hessians, e.sum(1, keepdim=True) if shared else e, weight) + precision
-        new = q.matching(*_tilt(weight, power * slope, power * bend)).times(1 / power)
+        if power:
+            new = q.matching(*_tilt(weight, power * slope, power * bend)).over(power)
+        else:
+            new = NaturalParameters(-bend, slope[:, 0] - _times(bend, q.mean))
         # a row without a match keeps its site until the others have changed
         sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
         return NaturalParameters(
@@ -233,8 +221,11 @@ class MarginalSites:
     own: NaturalParameters
 
     def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        factor = torch.linalg.cholesky(q.covariance)
-        w = q.mean + self.points.at @ factor.T
+        if not power:
+            log_m = self.log_marginal(q.mean[None])
+            slopes = self.exponents[:, None] * self._derivatives(q.mean[None], log_m, torch.ones_like(log_m))[0][0]
+            return NaturalParameters(torch.zeros_like(self.own.precision), slopes - self.own.shift)
+        w = q.mean + self.points.at @ torch.linalg.cholesky(q.covariance).T
         log_m = self.log_marginal(w)
         powers = power / self.exponents.abs().clamp_min(1.0)
         site = torch.einsum("sd,kd->sk", w, self.own.shift) - 0.5 * torch.einsum("sd,kde,se->sk", w, self.own.precision, w)
@@ -244,8 +235,7 @@ class MarginalSites:
         bends = self.exponents[:, None, None] * bends + self.own.precision
         changes = []
         for k, own_power in enumerate(powers):
-            change = q.matching(*_tilt(weight[:, k], own_power * slopes[:, k], own_power * bends[k]))
-            changes.append(NaturalParameters(change.precision / own_power, change.shift / own_power))
+            changes.append(q.matching(*_tilt(weight[:, k], own_power * slopes[:, k], own_power * bends[k])).over(own_power))
         return NaturalParameters(
             torch.stack([each.precision for each in changes]), torch.stack([each.shift for each in changes])
         )
@@ -257,11 +247,6 @@ class MarginalSites:
         """log p(k|w) of each draw."""
         parts = [self.table.log_probs(self._outputs(w[some])) for some in self._blocks(w)]
         return torch.cat([torch.logsumexp(part + self.log_weights[:, None], 1) for part in parts])
-
-    def slopes(self, w: Float[Tensor, "s d"]) -> Float[Tensor, "s k d"]:
-        """Return ∇ log p(k|w) of each draw."""
-        log_m = self.log_marginal(w)
-        return self._derivatives(w, log_m, torch.ones_like(log_m))[0]
 
     def _derivatives(self, w: Tensor, log_m: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∇ log p(k|w) of each draw `(s, k, d)`, and the draws' weighted mean of ∇² log p(k|w) `(k, d, d)`.
@@ -289,22 +274,76 @@ class MarginalSites:
             yield slice(start, start + size)
 
 
-@dataclass(frozen=True, eq=False)
-class MarginalTangents:
-    """`MarginalSites` without a precision: the tangent of c_k log p(k|w) at the mean."""
+@runtime_checkable
+class OutputTable(Protocol):
+    """log p(k|z) at some mix of the classes."""
 
-    sites: MarginalSites
+    def log_probs(self, z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows k"]:
+        """Return log p(k|z)."""
+        ...
 
-    @property
-    def own(self) -> NaturalParameters:
-        return self.sites.own
+    def derivatives(self, z: Float[Tensor, "*rows o"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log p(k|z), its gradients `(…, k, o)`, and its Hessians `(…, k, o, o)`; `(…, 1, o, o)` if all are the same."""
+        ...
 
-    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
-        slopes = self.sites.slopes(q.mean[None])[0]
-        return NaturalParameters(torch.zeros_like(self.own.precision), self.sites.exponents[:, None] * slopes - self.own.shift)
 
-    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
-        return self.sites.over_weights(own)
+def output_table(
+    likelihood: Likelihood, log_offset: Float[Tensor, " k"] | None, sampled: Bool[Tensor, " c"] | None = None
+) -> OutputTable:
+    """Return the likelihood's table, moved to another mix by `log_offset`; closed forms for softmax and logistic.
+
+    With unlabelled rows it is that of the streams: of the classes `sampled`, and of the unlabelled.
+    """
+    if sampled is None and isinstance(likelihood, Categorical | Bernoulli):
+        return _Softmax(log_offset, isinstance(likelihood, Bernoulli))
+
+    def of_rows(z: Tensor) -> Tensor:
+        table = likelihood.table(z)
+        return at_reference(table if sampled is None else stream_columns(table, sampled), log_offset)
+
+    return _AnyTable(of_rows)
+
+
+class _Softmax:
+    """∇ log p_k = e_k − p, ∇² log p_k = p pᵀ − diag p. With a single output, `logistic`, that of class 0 is 0."""
+
+    def __init__(self, log_offset: Tensor | None, logistic: bool) -> None:
+        self.log_offset, self.fixed = log_offset, int(logistic)
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        z = F.pad(z, (self.fixed, 0))
+        return F.log_softmax(z if self.log_offset is None else z + self.log_offset, -1)
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_p = self.log_probs(z)
+        p, free = log_p.exp(), slice(self.fixed, None)
+        gradients = torch.eye(p.shape[-1]).to(p) - p.unsqueeze(-2)
+        hessians = p.unsqueeze(-1) * p.unsqueeze(-2) - torch.diag_embed(p)
+        return log_p, gradients[..., free], hessians[..., free, free].unsqueeze(-3)
+
+
+class _AnyTable:
+    """Any other function of rows, by automatic differentiation."""
+
+    def __init__(self, of_rows: Callable[[Tensor], Tensor]) -> None:
+        self.of_rows = of_rows
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        return self.of_rows(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], -1)
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            log_p = self.log_probs(z)
+            gradients = [_by_row(column, z) for column in log_p.unbind(-1)]
+            hessians = [torch.stack([_by_row(part, z) for part in each.unbind(-1)], -2) for each in gradients]
+        return log_p.detach(), torch.stack(gradients, -2).detach(), torch.stack(hessians, -3).detach()
+
+
+def _by_row(values: Float[Tensor, "*rows"], z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows o"]:
+    """Return gradients of values that depend only on their own row."""
+    (found,) = torch.autograd.grad(values.sum(), z, create_graph=True, materialize_grads=True)
+    return found
 
 
 def _mean_bends(share: Tensor, gradients: Tensor, hessians: Tensor) -> Float[Tensor, "k n o o"]:

@@ -104,13 +104,6 @@ class SecondOrder:
     marginal: Float[Tensor, "k d"] | None = None
 
 
-def likelihood_terms(
-    target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], data: tuple[Tensor, Tensor]
-) -> LikelihoodTerms:
-    """Return the likelihood of `data` at the weights `vector`: see `DataLikelihood`."""
-    return DataLikelihood(target, weights(vector), data).at(weights, vector)
-
-
 class DataLikelihood:
     """The likelihood of data at any weights, with p(y|w) taken over `target.pool`, or over the data themselves, exactly.
 
@@ -123,7 +116,7 @@ class DataLikelihood:
     def __init__(self, target: LogPosterior, params: Params, data: tuple[Tensor, Tensor]) -> None:
         assert target.num_data is not None
         self.target = target
-        self.rows = _Rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
+        self.rows = _Rows(target, params, *data, target.unlabelled)
         self.pool = self.rows if target.pool is None else _Rows(target, params, *target.pool)
         self.total = target.num_data * (1 + target.unlabelled_mass)
         importance, votes = self.rows.mix[1], self.rows.labels.counted_votes(self.rows.setting.reference)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,8 +22,8 @@ from ..prevalence import Prevalence
 from ..tensors import in_mode, own_random
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles, check_finite
 from .fisher import DataLikelihood, LikelihoodTerms, SecondOrder, fisher_information, hessian, prior_hessian
-from .map import Search, most_probable, one_draw
-from .minibatches import Data, Device, Minibatches, Pair
+from .map import Search, most_probable, on_device, one_draw
+from .minibatches import Data, Device, Pair
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel, check_given
 from .priors import Params
@@ -133,18 +133,21 @@ def laplace_from(
     _check(target, covariance, curvature, layer, mode, linearised)
     device = search.device
     with own_random(search.seed) as generator:
-        whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
+        whole = target.minibatches(data, None, generator, device)
         target = target.with_data(whole.num_data, whole.few)
         names = _inferred(target, covariance, layer)
         expand = _Expander(target, whole.whole(), names, covariance == "diagonal", curvature, device)
-
-        def searched() -> Expansion:
-            found = _newton(expand, start) if search.batch_size is None and covariance == "full" else None
-            return expand(most_probable(target, data, search, one_draw(), None)) if found is None else found
-
-        expansion, where = _at_mode(mode, target.parameters(), expand, searched)
+        given = mode if isinstance(mode, Posterior | Mapping) else None
+        here = None if mode == "search" else expand(target.parameters() if given is None else given)
+        if here is not None and mode is None and not here.is_near():
+            here = None  # before the second one, because it may be large
+        where = _SEARCHED if here is None else "the model's own weights" if given is None else "as given"
+        if here is None and search.batch_size is None and covariance == "full":
+            here = _newton(expand, start)
+        if here is None:
+            here = expand(most_probable(target, data, search, one_draw(), polish=True))
         with in_mode(target.model, False):
-            found = expansion.posterior(where, linearised)
+            found = here.posterior(where, linearised)
     if where == _SEARCHED and found.record["decrement"] > 0.5 * found.layout.size:
         warnings.warn(
             f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, further than "
@@ -224,14 +227,11 @@ class _Expander:
         self, state: Params, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False
     ) -> Posterior:
         """Return the posterior; weights that are not inferred are fixed."""
-        kept = JointModel(self.target.model, self.target.likelihood).own()
-        fixed = {name: value for name, value in state.items() if name in kept and name not in self.layout.names}
-        return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
+        return posterior_of(self.target, distribution, self.layout, state, record=record, linearised=linearised)
 
     def _state(self, mode: Posterior | Params) -> dict[str, Tensor]:
         """Return all weights and buffers at the mode."""
-        joint = JointModel(self.target.model, self.target.likelihood)
-        own = {name.removeprefix("model."): value for name, value in (*joint.named_parameters(), *joint.named_buffers())}
+        own = JointModel(self.target.model, self.target.likelihood).own(unsaved=True)
         if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
             raise ValueError(
                 f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
@@ -239,7 +239,7 @@ class _Expander:
             )
         given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
         check_given(given, own, "mode")
-        return {name: value.detach().to(self.device, copy=True) for name, value in {**own, **given}.items()}
+        return on_device({**own, **given}, self.device)
 
 
 # The package `posteriors` also has Laplace's approximation, but as a sum over examples, which cannot include a marginal that
@@ -404,23 +404,6 @@ def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
     raised = torch.where(values > rounding, values, 1.0).clamp_min(1)
     triangle = torch.linalg.qr((axes / root[:, None] * raised.rsqrt()).T).R
     return triangle.T * triangle.diagonal().sign(), int((values < 1 - rounding).sum())
-
-
-def _at_mode(
-    mode: str | Posterior | Params | None,
-    own: Params,
-    expand: _Expander,
-    search: Callable[[], Expansion],
-) -> tuple[Expansion, str]:
-    """Return the expansion at the mode, and a description of the mode."""
-    if mode is not None and not isinstance(mode, str):
-        return expand(mode), "as given"
-    if mode != "search":
-        here = expand(own)
-        if mode == "model" or here.is_near():
-            return here, "the model's own weights"
-        del here  # before the second one
-    return search(), _SEARCHED
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from ..arrays import checked_int
 from ..marginals import BatchMarginal, PoolMarginal, RunningMarginal
 from ..tensors import in_mode, own_random
 from .distributions import Layout, Particles, check_finite
-from .minibatches import Data, Device, Minibatches, steps_of
+from .minibatches import Data, Device, steps_of
 from .posterior import Posterior, posterior_of
 from .prediction import JointModel
 from .priors import Params, positive_number
@@ -37,12 +37,14 @@ def map_estimate(
     steps: int = 1000,
     batch_size: int | None = 128,
     lr: float = 1e-2,
-    polish: bool | None = None,
     seed: int = 0,
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
     """Return the mode of log p(w|X,Y), by Adam from the model's current weights; the learning rate decays as (1 − t/steps)².
+
+    If possible, L-BFGS continues to the exact mode: with all data in every step (`batch_size=None`) and nothing random, that is
+    no dropout, and p(y|w) that of the data or of a pool.
 
     The model is trained in training mode (dropout on, normalisation by minibatch). Moving averages are stored in the posterior;
     the given model is not changed.
@@ -53,8 +55,6 @@ def map_estimate(
         steps: number of steps of Adam.
         batch_size: labelled examples per step; None for all of them, and all unlabelled rows.
         lr: the initial learning rate.
-        polish: whether to continue with L-BFGS to the exact mode. None for if possible: all data in every step and nothing
-            random, that is no dropout, and p(y|w) that of the data or of a pool.
         seed: seed of the order of the data, and of dropout.
         device: the device to compute on; None for that of the model and the data.
         progress: whether to show a progress bar; None for only on a terminal.
@@ -74,7 +74,7 @@ def map_estimate(
         >>> round(float(posterior.predict(x).log_probs[:, 1].exp().mean()), 1)  # half of the rows are of class 1
         0.2
     """
-    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish)
+    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish=True)
 
 
 @inference_method
@@ -145,22 +145,26 @@ def most_probable(
     data: Data,
     search: Search,
     found: Found,
-    polish: bool | None = False,
+    polish: bool = False,
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
-    """Run `map_estimate`, from the weights `start` if given, and return the posterior made by `found`."""
+    """Run `map_estimate`, from the weights `start` if given, and return the posterior made by `found`.
+
+    With `polish` it continues with L-BFGS, if every step has the same log posterior.
+    """
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
+        batches = target.minibatches(data, search.batch_size, generator, device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
-        polish = _polished(polish, target, batches)
+        follows = not (target.marginal is None or isinstance(target.marginal, BatchMarginal))
+        polish = polish and batches.at_once and not follows and not drops_out(target)
         weights = on_device({**target.parameters(), **(start or {})}, device)
-        buffers = on_device(untrained_state(target), device)
-        state, transient = {**weights, **buffers}, unsaved_buffers(target, device)
+        buffers = untrained_state(target, device)
+        state = {**weights, **buffers}
 
         def objective() -> Tensor:
-            value: Tensor = target({**state, **transient}, batches.next())[0]
+            value: Tensor = target(state, batches.next())[0]
             return value
 
         keep = partial(found, target)
@@ -175,8 +179,7 @@ def one_draw(dropout: bool = False) -> Found:
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
         layout = Layout.of(target.parameters())
-        draw, fixed = layout.flatten(state).detach().clone(), {k: v for k, v in state.items() if k not in layout.names}
-        return posterior_of(target, Particles(draw[None]), layout, fixed, dropout, record)
+        return posterior_of(target, Particles(layout.flatten(state).detach().clone()[None]), layout, state, dropout, record)
 
     return found
 
@@ -235,18 +238,10 @@ def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -
     return target
 
 
-def untrained_state(target: LogPosterior) -> dict[str, Tensor]:
-    """Return moving averages and frozen weights: the state of model and likelihood without trainable weights."""
-    trained = target.parameters()
-    return {name: value for name, value in JointModel(target.model, target.likelihood).own().items() if name not in trained}
-
-
-def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
-    """Return buffers that are not in a state dict, on `device`; none if that is None, because they need not move."""
-    if device is None:
-        return {}
-    saved = target.model.state_dict()
-    return on_device({name: value for name, value in target.buffers().items() if name not in saved}, device)
+def untrained_state(target: LogPosterior, device: Device) -> dict[str, Tensor]:
+    """Return copies of buffers and frozen weights, all of model and likelihood that is not trained, on `device`."""
+    trained, own = target.parameters(), JointModel(target.model, target.likelihood).own(unsaved=True)
+    return on_device({name: value for name, value in own.items() if name not in trained}, device)
 
 
 def on_device(state: Params, device: Device) -> dict[str, Tensor]:
@@ -271,17 +266,6 @@ def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:
 def _copy(state: Params, copies: Params) -> None:
     for name, value in state.items():
         copies[name].copy_(value)
-
-
-def _polished(polish: bool | None, target: LogPosterior, batches: Minibatches) -> bool:
-    random = drops_out(target)
-    steady = target.marginal is None or isinstance(target.marginal, BatchMarginal)
-    if polish and (random or not steady or not batches.at_once):
-        raise ValueError(
-            "Expected the same log posterior in every step in order to polish its mode, but got minibatches, dropout, or a "
-            "marginal that follows: batch_size=None without them, or polish=False."
-        )
-    return steady and batches.at_once and not random if polish is None else polish
 
 
 def _polish(objective: Callable[[], Tensor], weights: Params, buffers: Params) -> None:

@@ -1,14 +1,13 @@
 """An endless stream of minibatches from data in any form; and the steps that take them, with a progress bar.
 
-Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with some
-of the unlabelled rows as a third part, if these are in minibatches as well.
+Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with a
+third part where a minibatch has only some of the unlabelled rows.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,28 +26,9 @@ from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from ..tensors import as_input, ordinary, tensor_of
 
 Pair = tuple[Tensor, Tensor]
-Batch = tuple[Any, ...]  # x and labels, and unlabelled x where a minibatch has some
+Batch = tuple[Tensor, ...]  # x and labels; then unlabelled x, where a minibatch has only some of them
 Data = Iterable[Any] | Dataset[Any]  # `(x, y)` as tensors or arrays, a Dataset of such pairs, or a DataLoader
 Device = str | torch.device | None
-
-
-@dataclass(frozen=True, eq=False)
-class UnlabelledRows:
-    """Unlabelled rows of the population: one more stream of the likelihood, defined in rightloss.losses.streams.
-
-    Attributes:
-        x: the model's input.
-        weight: the given λ; None if each counts once.
-        batch_size: number of unlabelled rows per minibatch; None for all.
-    """
-
-    x: Tensor
-    weight: float | None = None
-    batch_size: int | None = None
-
-    def mass(self, num_data: int) -> float:
-        """Return λ, their weight relative to N labelled examples."""
-        return len(self.x) / num_data if self.weight is None else self.weight
 
 
 class Minibatches:
@@ -64,7 +44,7 @@ class Minibatches:
         prevalence: if given, the labels must have its `sampling`, within chance; for a loader over its first pass.
         like: the model; arrays become tensors of its dtype, on its device. Without it, float64 becomes torch's default dtype.
             Tensors are not changed.
-        unlabelled: some of these rows are added to each minibatch, unless it has all data, or they have no `batch_size`.
+        others: minibatches of the unlabelled rows, whose x are added to each minibatch.
     """
 
     def __init__(
@@ -75,70 +55,80 @@ class Minibatches:
         device: Device = None,
         prevalence: Prevalence | ContinuousPrevalence | None = None,
         like: nn.Module | None = None,
-        unlabelled: UnlabelledRows | None = None,
+        others: Minibatches | None = None,
     ) -> None:
-        self.generator, self.device, self.like = generator, device, like
-        self.others = None if batch_size is None else _in_parts(unlabelled, generator, device)
+        self.generator, self.device, self.like, self.others = generator, device, like, others
+        self.prevalence = prevalence if isinstance(prevalence, Prevalence) else None
         self._batches: Iterator[Any] | None = None
+        self._first_pass = None if self.prevalence is None else _Mix(self.prevalence)
+        self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
         self.loader = _loader(data)
         if self.loader is not None:
             self.num_data, self.batch_size = _length(data), 0
-            self._mix = _LoaderMix(prevalence) if isinstance(prevalence, Prevalence) else None
             return
         if isinstance(data, Dataset):
             data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
         self.x, self.y = _pair(data, device, like)
         self.num_data = len(self.y)
         self.batch_size = len(self.y) if batch_size is None else min(checked_int(batch_size, "batch_size", 1), len(self.y))
-        if isinstance(prevalence, Prevalence):
-            check_mix(self.y, prevalence)
+        if self.prevalence is not None:
+            check_mix(self.y, self.prevalence)
             self.num_data = int(counting(self.y).sum())
-        self.rows = _Rows((self.x, self.y), self.batch_size, generator)
 
     @property
     def at_once(self) -> bool:
         """Whether every minibatch has all data."""
         return self.loader is None and self.batch_size == len(self.y) and self.others is None
 
+    @property
+    def epochs(self) -> list[float | None]:
+        """The approximate number of minibatches that contain all data (None for a loader), then that of the other rows."""
+        own = None if self.loader is not None else len(self.y) / self.batch_size
+        return [own] if self.others is None else [own, *self.others.epochs]
+
     def next(self) -> Batch:
         """Return the next minibatch."""
-        if self.loader is not None:
-            pair = self._from_loader()
-        elif self.batch_size == len(self.y):
-            pair = self.x, self.y
-        else:
-            pair = tuple(part[0] for part in self.rows.next(1))  # type: ignore[assignment]
-        return pair if self.others is None else (*pair, self.others.next(1)[0][0])
+        if self.loader is None:
+            return tuple(part[0] for part in self.next_each(1))
+        others = () if self.others is None else self.others.next()[:1]
+        return *self._from_loader(), *others
 
     def next_each(self, members: int) -> Batch:
         """Return the next minibatch of each of `members`, stacked; each has its own order of the data."""
+        pair: Iterable[Tensor]
         if self.loader is not None:
-            pair = [torch.stack(part) for part in zip(*(self._of_one_size() for _ in range(members)), strict=True)]
+            pair = map(torch.stack, zip(*(self._of_one_size() for _ in range(members)), strict=True))
         elif self.batch_size == len(self.y):
-            pair = [each.expand(members, *each.shape) for each in (self.x, self.y)]
+            pair = (part.expand(members, *part.shape) for part in (self.x, self.y))
         else:
-            pair = self.rows.next(members)
-        return (*pair, *([] if self.others is None else self.others.next(members)))
+            pair = self._at_rows(self._next_rows(members))
+        return *pair, *(() if self.others is None else self.others.next_each(members)[:1])
 
     def any_each(self, members: int) -> Batch:
         """Return the same with rows drawn with replacement; for a loader its next batch."""
         if self.loader is not None:
             return self.next_each(members)
-        return (*self.rows.any(members), *([] if self.others is None else self.others.any(members)))
+        pair = self._at_rows(torch.randint(len(self.y), (members, self.batch_size), generator=self.generator))
+        return *pair, *(() if self.others is None else self.others.any_each(members)[:1])
 
-    @property
-    def epoch(self) -> float | tuple[float | None, float] | None:
-        """Return the approximate number of minibatches per epoch, also of unlabelled rows if in parts; None for a loader."""
-        own = None if self.loader is not None else self.rows.epoch
-        return own if self.others is None else (own, self.others.epoch)
+    def _next_rows(self, members: int) -> Int[Tensor, "m n"]:
+        """Return the next rows of each member, without replacement; an incomplete last part of an epoch is dropped."""
+        if len(self._order) != members or self._at + self.batch_size > len(self.y):
+            orders = [torch.randperm(len(self.y), generator=self.generator) for _ in range(members)]
+            self._order, self._at = torch.stack(orders), 0
+        self._at += self.batch_size
+        return self._order[:, self._at - self.batch_size : self._at]
+
+    def _at_rows(self, index: Int[Tensor, "m n"]) -> Pair:
+        return self.x[index.to(self.x.device)], self.y[index.to(self.y.device)]
 
     def whole(self) -> Pair:
         """Return all data."""
         if self.loader is None:
             return self.x, self.y
         x, y = _concatenated([_pair(batch, self.device, self.like) for batch in self.loader])
-        if self._mix is not None:
-            check_mix(y, self._mix.prevalence)
+        if self.prevalence is not None:
+            check_mix(y, self.prevalence)
         return x, y
 
     def few(self) -> Tensor:
@@ -164,49 +154,13 @@ class Minibatches:
             self._batches = iter(self.loader) if self._batches is None else self._batches
             for batch in self._batches:
                 pair = _pair(batch, self.device, self.like)
-                if self._mix is not None:
-                    self._mix.add(pair[1])
+                if self._first_pass is not None:
+                    self._first_pass.add(pair[1])
                 return pair
-            self._batches = None
-            if self._mix is not None:
-                self._mix.check()
+            if self._first_pass is not None:
+                self._first_pass.check()
+            self._batches = self._first_pass = None
         raise ValueError("Expected the loader to give batches, but got none: is the data set smaller than one batch?")
-
-
-class _Rows:
-    """Tensors of equal length, some rows at a time; each of several members has its own order."""
-
-    def __init__(self, parts: tuple[Tensor, ...], size: int, generator: torch.Generator | None) -> None:
-        self.parts, self.size, self.generator, self.number = parts, size, generator, len(parts[0])
-        self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
-
-    @property
-    def epoch(self) -> float:
-        """The approximate number of minibatches that contain all rows."""
-        return self.number / self.size
-
-    def next(self, members: int) -> list[Tensor]:
-        """Return the next `size` of each member, without replacement; an incomplete last part of an epoch is dropped."""
-        if len(self._order) != members or self._at + self.size > self.number:
-            orders = [torch.randperm(self.number, generator=self.generator) for _ in range(members)]
-            self._order, self._at = torch.stack(orders), 0
-        self._at += self.size
-        return self._at_rows(self._order[:, self._at - self.size : self._at])
-
-    def any(self, members: int) -> list[Tensor]:
-        """Return the same number, drawn with replacement."""
-        return self._at_rows(torch.randint(self.number, (members, self.size), generator=self.generator))
-
-    def _at_rows(self, index: Int[Tensor, "m n"]) -> list[Tensor]:
-        return [part[index.to(part.device)] for part in self.parts]
-
-
-def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _Rows | None:
-    """Return the rows in parts; None if there are none, or if every step uses all."""
-    if unlabelled is None or unlabelled.batch_size is None or unlabelled.batch_size >= len(unlabelled.x):
-        return None
-    x = unlabelled.x if device is None else unlabelled.x.to(device)
-    return _Rows((x,), unlabelled.batch_size, generator)
 
 
 def _loader(data: Data) -> Iterable[Any] | None:
@@ -250,25 +204,29 @@ def _inputs(x: Any, like: nn.Module | None) -> Tensor:
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
 
 
-class _LoaderMix:
-    """The class frequencies of a loader's labels over its first pass."""
+class _Mix:
+    """The class frequencies of labels, which must be `prevalence.sampling`."""
 
     def __init__(self, prevalence: Prevalence) -> None:
-        self.prevalence, self.done, self.examples = prevalence, False, 0
-        self.total = np.zeros(prevalence.num_classes)
+        self.prevalence, self.examples, self.total = prevalence, 0, np.zeros(prevalence.num_classes)
 
     def add(self, y: Tensor) -> None:
-        """Count one more batch."""
-        if not self.done:
-            mix, examples = _mix_of(y, self.prevalence), int(counting(y).sum())
-            self.total += examples * mix
-            self.examples += examples
+        """Count some labels."""
+        examples = int(counting(y).sum())
+        self.total += examples * _mix_of(y, self.prevalence)
+        self.examples += examples
 
     def check(self) -> None:
-        """Raise a ValueError at the end of the pass, if the mix cannot be due to chance."""
-        if not self.done and self.examples:
-            _check_chance(self.total / self.examples, self.examples, self.prevalence)
-        self.done = True
+        """Raise a ValueError if the mix cannot be due to chance."""
+        rho, found = self.prevalence.sampling, self.total / max(self.examples, 1)
+        error = np.sqrt(rho * (1 - rho) / max(self.examples, 1))
+        never = (rho == 0) & (found > 0)
+        if self.examples and ((np.abs(found - rho) > 5 * error + 1.5 / self.examples) | never).any():
+            raise ValueError(
+                f"Expected labels in the mix `prevalence.sampling`, {np.round(rho, 4).tolist()}, but got "
+                f"{np.round(found, 4).tolist()}: write Prevalence.from_labels(y, population=…), or take a DataLoader that "
+                "rebalances and its sampler's prevalence."
+            )
 
 
 def check_mix(y: Tensor, prevalence: Prevalence) -> None:
@@ -276,18 +234,9 @@ def check_mix(y: Tensor, prevalence: Prevalence) -> None:
 
     The cells of one dense map are not independent, so the test uses whole examples.
     """
-    _check_chance(_mix_of(y, prevalence), int(counting(y).sum()), prevalence)
-
-
-def _check_chance(found: np.ndarray, examples: int, prevalence: Prevalence) -> None:
-    rho = prevalence.sampling
-    error = np.sqrt(rho * (1 - rho) / examples)
-    never = (rho == 0) & (found > 0)
-    if ((np.abs(found - rho) > 5 * error + 1.5 / examples) | never).any():
-        raise ValueError(
-            f"Expected labels in the mix `prevalence.sampling`, {_rounded(rho)}, but got {_rounded(found)}: "
-            "write Prevalence.from_labels(y, population=…), or take a DataLoader that rebalances and its sampler's prevalence."
-        )
+    mix = _Mix(prevalence)
+    mix.add(y)
+    mix.check()
 
 
 def _mix_of(y: Tensor, prevalence: Prevalence) -> np.ndarray:
@@ -301,10 +250,6 @@ def _mix_of(y: Tensor, prevalence: Prevalence) -> np.ndarray:
 def counting(y: Tensor) -> Bool[Tensor, " n"]:
     """Return which examples have a label, or votes, that are not ignored."""
     return ((y != 0) if y.is_floating_point() else (y != -100)).reshape(len(y), -1).any(1)
-
-
-def _rounded(mix: np.ndarray) -> list[float]:
-    return [round(value, 4) for value in mix.tolist()]
 
 
 def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
@@ -336,21 +281,11 @@ def _count(data: object) -> str:
 
 
 def checked_rows(
-    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
-) -> tuple[Pool | None, UnlabelledRows | None]:
-    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
-
-    Args:
-        pool: the argument of `log_posterior`, like the following ones.
-        unlabelled: x.
-        weight: λ.
-        batch_size: of the unlabelled rows.
-        criterion: the loss.
-        model: for which arrays become tensors.
-        marginal: as given.
-    """
-    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
-    if rows is None:
+    pool: Any, unlabelled: Any, weight: Any, batch_size: int | None, criterion: Any, model: nn.Module, marginal: Any
+) -> tuple[Pool | None, Tensor | None]:
+    """Return the pool and the unlabelled rows of `log_posterior`; if r = π, the latter *are* the pool."""
+    x = _checked_unlabelled(unlabelled, weight, criterion, model)
+    if x is None:
         found = None if pool is None else _checked_pool(pool, criterion, model)
         if found is None or found[1] is not None:
             usable(None, criterion.prevalence, None)  # raises the error if a class is never labelled
@@ -362,30 +297,26 @@ def checked_rows(
         )
     if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
         check_stream_marginal(marginal)
-        return None, rows
-    if marginal is not None or rows.batch_size is not None:
+        return None, x
+    if marginal is not None or batch_size is not None:
         name = "unlabelled_batch_size" if marginal is None else "marginal"
         raise ValueError(
             f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
             "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
         )
-    return (rows.x, None), None
+    return (x, None), None
 
 
-def _checked_unlabelled(
-    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
-) -> UnlabelledRows | None:
+def _checked_unlabelled(unlabelled: Any, weight: Any, criterion: Any, model: nn.Module) -> Tensor | None:
     """Return the rows; None if there are none with a positive weight."""
     check_unlabelled_weight(weight)
-    size = None if batch_size is None else checked_int(batch_size, "unlabelled_batch_size", 1)
     if unlabelled is None:
         return None
     check_takes_unlabelled(criterion, isinstance(criterion, InformationGainLoss | LogitAdjustedLoss))
     x = _as_tensor(unlabelled, model, "unlabelled")
     if x.ndim < 1:
         raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
-    found = usable(PopulationRows(x, weight), criterion.prevalence, None)
-    return None if found is None else UnlabelledRows(x, weight, None if size is None else min(size, len(x)))
+    return None if usable(PopulationRows(x, weight), criterion.prevalence, None) is None else x
 
 
 def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
@@ -409,24 +340,17 @@ def _as_tensor(x: Any, model: nn.Module, name: str) -> Tensor:
 
 
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
-    """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
+    """Return an iterator over 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
 
     Without `rich` there is no bar; if one was requested, an ImportError is raised.
     """
     if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield from range(total)
-        return
+        return iter(range(total))
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import track
     except ImportError as error:
         if progress:
             raise ImportError(f"A progress bar needs rich: progress=False, or {install('bayes')}.") from error
-        yield from range(total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
-        task = bar.add_task(label, total=total)
-        for step in range(total):
-            yield step
-            bar.advance(task)
+        return iter(range(total))
+    return iter(track(range(total), label, console=Console(stderr=True), transient=progress is None))

@@ -24,8 +24,8 @@ from ..tensors import in_mode, own_random
 from .diagnostics import worst_of
 from .distributions import DenseGaussian, Distribution, Layout, Particles, check_finite
 from .laplace import gaussian_of_layer
-from .map import on_device, untrained_state
-from .minibatches import Data, Device, Minibatches, Pair, steps_of
+from .map import untrained_state
+from .minibatches import Data, Device, Pair, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
@@ -91,7 +91,7 @@ def nuts(
     options = {"max_tree_depth": checked_int(max_tree_depth, "max_tree_depth", 1), "target_accept_prob": target_accept}
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
-        batches = Minibatches(data, None, None, device, target.prevalence, target.model)
+        batches = target.minibatches(data, None, device=device)
         target = target.with_data(batches.num_data, batches.few)
         batch = batches.whole()
         if start is None and isinstance(target.prevalence, Prevalence):
@@ -155,8 +155,7 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     # p(y|w) over the target's own pool, or else over the batch, which is all data
     exact = target.on(batch[0].device) if target.marginal is None else target.with_marginal(BatchMarginal())
     own = target.parameters()
-    # constant tensors are included, so that they are on the device of the data
-    still = on_device({**untrained_state(target), **target.buffers()}, batch[0].device)
+    still = untrained_state(target, batch[0].device)
 
     def weights(vector: Tensor) -> dict[str, Tensor]:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}

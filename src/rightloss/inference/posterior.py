@@ -370,8 +370,13 @@ def posterior_of(
     record: Mapping[str, Any] | None = None,
     linearised: bool = False,
 ) -> Posterior:
-    """Return the posterior of a method; `layout` is by default that of all parameters of the target."""
+    """Return the posterior of a method; `layout` is by default that of all parameters of the target.
+
+    Buffers that are not in a state dict are left out of `fixed`.
+    """
     layout = Layout.of(target.parameters()) if layout is None else layout
+    kept = JointModel(target.model, target.likelihood).own()
+    fixed = {name: value for name, value in (fixed or {}).items() if name in kept}
     record = {**(record or {}), "intercept": target.intercept} if target.intercept in layout.names else record
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)
@@ -424,7 +429,8 @@ def _read(
             "pass `likelihood=…` to load."
         )
     check_pair(likelihood, prevalence)
-    layout, weights = _layout_of(facts, path), JointModel(model, likelihood).own()
+    layout = Layout(tuple(facts["names"]), tuple(tuple(shape) for shape in facts["shapes"]))
+    weights = JointModel(model, likelihood).own()
     check_weights(layout, weights)
     device = first_float(model, torch.empty(0)).device
     distribution = saved_distribution(facts["distribution"], _under("distribution.", tensors, device))
@@ -445,17 +451,6 @@ def _prevalence_of(
     raise ValueError(
         f"Expected {wanted}, but got {type(given).__name__}: the file has that of classes, and cannot have a density's."
     )
-
-
-def _layout_of(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Layout:
-    names, shapes = facts["names"], facts["shapes"]
-    fine = isinstance(names, list) and isinstance(shapes, list) and len(names) == len(shapes)
-    fine = fine and all(isinstance(name, str) for name in names)
-    fine = fine and all(isinstance(shape, list) and all(type(each) is int for each in shape) for shape in shapes)
-    fine = fine and all(isinstance(facts[name], bool) for name in ("dropout", "linearised"))
-    if not fine or not isinstance(facts["record"], dict):
-        raise ValueError(f"Expected {path} to name the weights and their shapes, but it does not: save the posterior again.")
-    return Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
 
 
 def _likelihood_facts(likelihood: Likelihood | None, prevalence: Prevalence | ContinuousPrevalence) -> dict[str, Any]:

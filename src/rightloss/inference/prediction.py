@@ -145,11 +145,10 @@ class JointModel(nn.Module):
     def forward(self, x: Any, support: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
         return _table(self.likelihood, self.model(x), support)
 
-    def own(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name; tied ones once, without those that are not in a state dict."""
-        kept = self.state_dict()
-        named = [*self.named_parameters(), *self.named_buffers()]
-        return {name.removeprefix("model."): value.detach() for name, value in named if name in kept}
+    def own(self, unsaved: bool = False) -> dict[str, Tensor]:
+        """Return parameters and buffers by name; tied ones once; those that are not in a state dict only if `unsaved`."""
+        named, kept = dict([*self.named_parameters(), *self.named_buffers()]), self.state_dict()
+        return {name.removeprefix("model."): value.detach() for name, value in named.items() if unsaved or name in kept}
 
     def put(self, weights: Mapping[str, Tensor]) -> None:
         """Set weights to these values, in place."""

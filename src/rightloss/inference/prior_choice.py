@@ -22,7 +22,7 @@ from ..tensors import in_mode
 from .distributions import DiagonalGaussian, Distribution
 from .laplace import laplace_from
 from .map import Search, reset_marginal
-from .minibatches import Data, Device, Minibatches
+from .minibatches import Data, Device
 from .posterior import Posterior
 from .prediction import JointModel
 from .priors import LIKELIHOOD, Params, Prior, layer_prior, positive_number
@@ -231,7 +231,7 @@ def _variational(data: Data, search: Search, **options: Any) -> Fit:
 @torch.no_grad()
 def _bound(target: LogPosterior, data: Data, found: Posterior, search: Search) -> float:
     """Return E_q[log p(w, Y|X)] + H[q] over all data, from the same standard normal draws in every call."""
-    batches = Minibatches(data, None, None, search.device, target.prevalence, target.model)
+    batches = target.minibatches(data, None, device=search.device)
     target = reset_marginal(target.with_data(batches.num_data), True, search.device)
     state, batch = JointModel(found.model, found.likelihood).own(), batches.whole()
     draws = found.distribution.sample(_DRAWS, torch.Generator().manual_seed(search.seed))

@@ -250,11 +250,12 @@ def run_chains(target: LogPosterior, data: Data, rule: Underdamped | Overdamped,
     """Run the chains of one sampler, with start and warm-up, and return their draws."""
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError(f"Expected classes for {rule.label}, but got a density: use `map_estimate` or `variational`.")
-    start = _start(target, data, options)
+    start = options.start
+    if start is None:
+        how = {name: getattr(options, name) for name in ("batch_size", "seed", "device", "progress")}
+        start = map_estimate(target, data, steps=min(options.steps, 1000), **how)
     with own_random(options.seed) as generator, in_mode(target.model, False):
-        batches = Minibatches(
-            data, options.batch_size, generator, options.device, target.prevalence, target.model, target.unlabelled
-        )
+        batches = target.minibatches(data, options.batch_size, generator, options.device)
         target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
         posterior = _Run(ChainGradients(target, batches, options.chains, fixed), rule, options).go(weights)
@@ -313,14 +314,14 @@ class _Run:
 
     def _adapt(self, weights: Tensor, scale: Tensor) -> None:
         self.variances.append(gradient_noise(self.gradients, weights, scale) / scale**2)
-        noise, epoch, lr = _late(self.variances).mean(0) * scale**2, self.gradients.batches.epoch, self.options.lr
+        noise, epochs, lr = _late(self.variances).mean(0) * scale**2, self.gradients.batches.epochs, self.options.lr
         if lr is None:
             self.steepest.append(torch.tensor(steepest(self.gradients, weights, scale)))
             largest = self.rule.largest_lr(float(_late(self.steepest).max()))
-            lr = steady_lr(noise, self.response, epoch, largest, self.temperature)
+            lr = steady_lr(noise, self.response, epochs, largest, self.temperature)
         self.scale, self.lr = scale, float(lr)
         # the noise of minibatches heats the chains, so less is injected
-        heated = heat(noise, self.response(self.lr), epoch)
+        heated = heat(noise, self.response(self.lr), epochs)
         self.hottest, self.injected = most_heated(heated), (self.temperature - heated).clamp_min(0)
         self.rule.begin(weights / scale, self.temperature)
 
@@ -334,36 +335,21 @@ def _late(values: list[Tensor]) -> Tensor:
     return torch.stack(values[len(values) // 2 :] if len(values) > 4 else values)
 
 
-def _start(target: LogPosterior, data: Data, options: ChainOptions) -> Posterior | Params:
-    """Return the given start, or else the mode."""
-    if options.start is not None:
-        return options.start
-    return map_estimate(
-        target,
-        data,
-        steps=min(options.steps, 1000),
-        batch_size=options.batch_size,
-        seed=options.seed,
-        device=options.device,
-        progress=options.progress,
-    )
-
-
 def _placed(
     target: LogPosterior, start: Posterior | Params, options: ChainOptions, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c d"], dict[str, Tensor]]:
     """Return the chains' initial weights, and the shared frozen weights and moving averages of the start."""
-    own, rest = target.parameters(), untrained_state(target)
+    own, rest = target.parameters(), untrained_state(target, options.device)
     named: Params
     if isinstance(start, Posterior):
         theirs = _start_draws(start, own, options.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
-        rest |= {name: value for name, value in theirs.items() if name in rest}
+        rest |= on_device({name: value for name, value in theirs.items() if name in rest}, options.device)
     else:
         named = start
     check_given(named, own, "start", options.chains)
     each = {name: named.get(name, value).to(value).expand(options.chains, *value.shape) for name, value in own.items()}
-    return Layout.of(own).flatten(on_device(each, options.device)), on_device(rest, options.device)
+    return Layout.of(own).flatten(on_device(each, options.device)), rest
 
 
 def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -392,7 +378,6 @@ _QUANTILE = 0.9  # fraction of the directions for which that must hold
 _HALVINGS = 12
 
 Response = Callable[[float], Tensor]
-Epoch = float | tuple[float | None, float] | None  # steps per epoch; of labelled and of unlabelled rows, if in parts
 
 
 class ChainGradients:
@@ -416,13 +401,6 @@ class ChainGradients:
     def batch(self) -> Batch:
         """Return the data of one step: all data, or one minibatch for each chain."""
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
-
-    def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
-        """Return two minibatches for each chain, drawn with replacement, that differ in only one source of noise."""
-        one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
-        if len(one) == 2 or len(other) == 2:
-            return one, other
-        return one, (*one[:2], other[2]) if unlabelled else (*other[:2], one[2])
 
     def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
         """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
@@ -493,22 +471,26 @@ def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Fl
 def gradient_noise(
     gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
 ) -> Tensor:
-    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
+    """Return the variance (s, d) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
 
-    If the unlabelled rows are in parts as well, it is that of the labelled and of the unlabelled rows, (2, d).
+    A row is that of one source: of the labelled rows, and of the unlabelled ones if a minibatch has only some of them.
     """
-    if gradients.batches.at_once:
-        return torch.zeros_like(scale)
+    batches, chains = gradients.batches, gradients.chains
+    if batches.at_once:
+        return torch.zeros_like(scale)[None]
 
     def variance(unlabelled: bool) -> Tensor:
-        two = (gradients.any_two(unlabelled) for _ in range(pairs))
-        differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
+        differences = []
+        for _ in range(pairs):
+            one, other = batches.any_each(chains), batches.any_each(chains)
+            other = (*one[:2], *other[2:]) if unlabelled else (*other[:2], *one[2:])
+            differences.append(gradients.at(weights, one)[0] - gradients.at(weights, other)[0])
         return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
 
-    return variance(False) if gradients.batches.others is None else torch.stack([variance(False), variance(True)])
+    return torch.stack([variance(source > 0) for source in range(len(batches.epochs))])
 
 
-def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoch: Epoch) -> Float[Tensor, " d"]:
+def heat(noise: Float[Tensor, "s d"], response: Float[Tensor, " t"], epochs: list[float | None]) -> Float[Tensor, " d"]:
     """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
 
     A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
@@ -520,25 +502,26 @@ def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoc
     Args:
         noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
         response: h.
-        epoch: E, of each source; None for independent minibatches.
+        epochs: E of each source; None for independent minibatches.
     """
-    if isinstance(epoch, tuple):
-        return heat(noise[0], response, epoch[0]) + heat(noise[1], response, epoch[1])
-    gain = response.square().sum()
-    if epoch is not None:
-        steps = int(epoch)
-        summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
-        gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
-    return noise * float(gain.clamp_min(0))
+    heated = torch.zeros_like(noise[0])
+    for variance, epoch in zip(noise, epochs, strict=True):
+        gain = response.square().sum()
+        if epoch is not None:
+            steps = int(epoch)
+            summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
+            gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
+        heated += variance * float(gain.clamp_min(0))
+    return heated
 
 
 def steady_lr(
-    noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
+    noise: Float[Tensor, "s d"], response: Response, epochs: list[float | None], largest: float, temperature: float
 ) -> float:
     """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
     halved = (largest / 2**times for times in range(_HALVINGS))
     return next(
-        (lr for lr in halved if most_heated(heat(noise, response(lr), epoch)) <= _HEAT * temperature), largest / 2**_HALVINGS
+        (lr for lr in halved if most_heated(heat(noise, response(lr), epochs)) <= _HEAT * temperature), largest / 2**_HALVINGS
     )
 
 

@@ -30,7 +30,7 @@ from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
 from ..tensors import in_mode, ordinary
 from .exact_mix import exact_gain
-from .minibatches import UnlabelledRows, checked_rows
+from .minibatches import Batch, Data, Device, Minibatches, checked_rows
 from .prediction import JointModel, inner
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 
@@ -127,7 +127,7 @@ def log_posterior(
         >>> sorted(by_products)
         ['log_m', 'outputs']
         >>> more = log_posterior(model, rl.Prevalence.binary(0.1), num_data=8, unlabelled=torch.randn(100, 3))
-        >>> more.unlabelled.mass(8)  # λ
+        >>> more.unlabelled_mass  # λ
         12.5
     """
     if not isinstance(model, nn.Module):
@@ -151,6 +151,7 @@ def log_posterior(
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
     num_data = None if num_data is None else checked_int(num_data, "num_data", 1)
+    size = None if unlabelled_batch_size is None else checked_int(unlabelled_batch_size, "unlabelled_batch_size", 1)
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
@@ -159,8 +160,8 @@ def log_posterior(
             PrevalenceWarning,
             stacklevel=3,
         )
-    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
-    return LogPosterior(model, criterion, prior, num_data, pool, rows, exact=exact)
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, size, criterion, model, marginal)
+    return LogPosterior(model, criterion, prior, num_data, pool, rows, unlabelled_weight, size, exact=exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +177,9 @@ class LogPosterior:
         prior: weights by name → log p(w).
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
-        unlabelled: unlabelled rows, one more stream of the likelihood.
+        unlabelled: x of the unlabelled rows, one more stream of the likelihood.
+        unlabelled_weight: the given λ; None if each counts once.
+        unlabelled_batch_size: number of unlabelled rows per minibatch; None for all.
         intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
         exact: whether π is known exactly, `evidence="exact"`.
 
@@ -195,7 +198,9 @@ class LogPosterior:
     prior: Prior
     num_data: int | None = None
     pool: Pool | None = None
-    unlabelled: UnlabelledRows | None = None
+    unlabelled: Tensor | None = None
+    unlabelled_weight: float | None = None
+    unlabelled_batch_size: int | None = None
     intercept: str | None = None
     exact: bool = False
 
@@ -245,7 +250,7 @@ class LogPosterior:
         if self.unlabelled is None:
             return 0.0
         assert self.num_data is not None
-        return self.unlabelled.mass(self.num_data)
+        return len(self.unlabelled) / self.num_data if self.unlabelled_weight is None else self.unlabelled_weight
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the current w by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
@@ -270,11 +275,20 @@ class LogPosterior:
         if pool is not None:
             x, y = move(pool[0]), pool[1]
             pool = x, None if y is None else y.to(x.device)
-        return replace(self, pool=pool, unlabelled=None if unlabelled is None else replace(unlabelled, x=move(unlabelled.x)))
+        return replace(self, pool=pool, unlabelled=None if unlabelled is None else move(unlabelled))
 
     def on(self, device: str | torch.device | None) -> LogPosterior:
         """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
         return self if device is None else self.with_rows(lambda x: x.to(device))
+
+    def minibatches(
+        self, data: Data, batch_size: int | None, generator: torch.Generator | None = None, device: Device = None
+    ) -> Minibatches:
+        """Return minibatches of `data`, with some of the unlabelled rows unless a minibatch has all data, or all of them."""
+        rows, size, others = self.unlabelled, self.unlabelled_batch_size, None
+        if rows is not None and batch_size is not None and size is not None and size < len(rows):
+            others = Minibatches((rows, torch.zeros(len(rows))), size, generator, device)
+        return Minibatches(data, batch_size, generator, device, self.prevalence, self.model, others)
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
         """Return a copy with another marginal."""
@@ -364,13 +378,12 @@ class LogPosterior:
         """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
         return table if self.unlabelled is None else stream_columns(table, self.class_terms(table).sampling > 0)
 
-    def joint_tables(self, params: Params, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return `table` of x and of the unlabelled rows `others`, or all."""
+    def all_tables(self, params: Params, x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """Return `table` of x, and that of the unlabelled rows (`others`, or all), if there are any."""
 
-        def found() -> tuple[Tensor, Tensor]:
-            outputs, unlabelled = self._joint_outputs(x, others)
-            assert unlabelled is not None
-            return table_of(outputs, self.likelihood), table_of(unlabelled, self.likelihood)
+        def found() -> tuple[Tensor, ...]:
+            both = self._all_outputs(x, *others)
+            return tuple(table_of(outputs, self.likelihood) for outputs in both if outputs is not None)
 
         return self.at(params, found)
 
@@ -422,14 +435,14 @@ class LogPosterior:
         multiple = self.unlabelled_mass * labels.count / others
         return stream_labels(labels, others, self.class_terms(outputs).sampling > 0, multiple)
 
-    def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
+    def log_m(self, params: Params, batch: Batch) -> Float[Tensor, " k"]:
         """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""
         if self.unlabelled is None:
             return self.log_marginal(params, batch)
-        x, y, *others = batch
 
         def found() -> Tensor:
-            outputs, unlabelled = self._joint_outputs(x, *others)
+            x, y, *others = batch
+            outputs, unlabelled = self._all_outputs(x, *others)
             rows, terms = self._batch(outputs, y, unlabelled)
             return log_mean_prediction(at_reference(rows.outputs, terms.log_offset), rows.labels, terms)
 
@@ -445,7 +458,7 @@ class LogPosterior:
         tables = tables_of(batch, others, self.likelihood)
         return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
-    def _joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def _all_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
 
         It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
@@ -454,16 +467,14 @@ class LogPosterior:
             if others is not None:
                 raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
             return self.model(x), None
-        others = self.unlabelled.x if others is None else others
+        others = self.unlabelled if others is None else others
         if x.shape[1:] != others.shape[1:]:
             return self.model(x), self.model(others)
         outputs = self.model(torch.cat([x, others]))
         return outputs[: len(x)], outputs[len(x) :]
 
-    def _log_likelihood(
-        self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, unlabelled = self._joint_outputs(x, others)
+    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor, *others: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, unlabelled = self._all_outputs(x, *others)
         if self.marginal is not None:
             return self._gain(outputs, y, unlabelled)
         if self.exact:
@@ -479,15 +490,15 @@ class LogPosterior:
                 "r(w) is that of all rows. Use batch_size=None, laplace or nuts; or leave out `evidence`."
             )
 
-    def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _gain(self, outputs: Tensor, y: Tensor, others: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gain with the marginal's value of p(y|w)."""
         marginal = _RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
         group, measure = sharing_group(None, True), None
-        batch, terms = self._batch(outputs, y, unlabelled, group)
-        if unlabelled is None:
+        batch, terms = self._batch(outputs, y, others, group)
+        if others is None:
             measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
-        likelihood = likelihood if unlabelled is None else Categorical()
+        likelihood = likelihood if others is None else Categorical()
         loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
         return -loss, {"outputs": outputs, "log_m": marginal.log_m}
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,8 +22,8 @@ from ..tensors import in_mode, own_random
 from .diagnostics import judge_gaussian
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, LowRankGaussian, check_finite
 from .local_noise import LocalNoise, local_noise_for
-from .map import on_device, reset_marginal, unsaved_buffers, untrained_state
-from .minibatches import Batch, Data, Device, Minibatches, counting, steps_of
+from .map import reset_marginal, untrained_state
+from .minibatches import Batch, Data, Device, counting, steps_of
 from .posterior import Posterior, posterior_of
 from .priors import Params, positive_number
 from .target import LogPosterior, inference_method
@@ -32,6 +33,8 @@ _CELLS = 512  # maximum number of these predictions, because dense maps have man
 _KEPT = 100  # number of values of the bound in the record
 _LAST, _FEWEST = 5, 30  # the last fifth of the steps shows whether q has arrived, if it has at least 30
 _FAR = 0.3  # distance from the optimum that causes a warning
+_LOG_2PI_E = math.log(2 * math.pi) + 1
+_LARGEST_DENSE = 2000  # maximum number of weights for a full covariance
 
 # `posteriors` has vi.diag and vi.dense with the same bound. On a small MLP a step of vi.diag took nearly four times as long as
 # one of MAP, a step here as long as one of MAP; and under its transforms q_ψ cannot learn from the very draw it is asked about.
@@ -54,7 +57,6 @@ def variational(
     seed: int = 0,
     device: Device = None,
     progress: bool | None = None,
-    watch: Callable[[int, Distribution], None] | None = None,
 ) -> Posterior:
     """Return the Gaussian q(w) that maximises the evidence lower bound, by Adam on reparametrised draws:
 
@@ -85,7 +87,6 @@ def variational(
         seed: seed of draws and minibatches.
         device: the device to compute on.
         progress: whether to show a progress bar; None for only on a terminal.
-        watch: called with the step and the current q, after each step.
 
     Returns:
         The posterior. Its record has `elbo`, the bound per example during the run (up to 100 averages); `distance`, how
@@ -105,13 +106,16 @@ def variational(
         >>> posterior.record["marginal"]  # follows the draws of the weights
         'AuxiliaryMarginal'
     """
-    _check(samples, temperature, steps, lr, initial_sd, rank, estimator)
+    for name, count in {"samples": samples, "steps": steps, "rank": rank}.items():
+        checked_int(count, name, 1)
+    for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
+        positive_number(value, name)
+    checked_choice(estimator, "estimator", ("auto", "shared", "local"))
     with own_random(seed) as stream, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model, target.unlabelled)
+        batches = target.minibatches(data, batch_size, stream, device)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
-        kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
-        fixed = kept | passing
+        fixed = untrained_state(target, device)
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
         given = target.with_data(batches.num_data, batches.few)
         target = reset_marginal(given, batches.at_once, device)
@@ -124,7 +128,7 @@ def variational(
         course: list[Tensor] = []
 
         def result() -> Posterior:
-            return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
+            return posterior_of(target, q.distribution(), layout, fixed, record=record | {"elbo": _course(course)})
 
         slope, changing = _Slope(), [*q.leaves, *fixed.values()]
         good = [value.detach().clone() for value in changing]
@@ -146,8 +150,6 @@ def variational(
             if step >= steps - steps // _LAST:
                 slope.add(q)
             optimizer.step()
-            if watch is not None:
-                watch(step, q.distribution())
             batch = batches.next()
         if slope.count >= _FEWEST:
             record["distance"] = slope.distance(q.distribution(), bound.share)
@@ -246,12 +248,10 @@ class _Bound:
         assert self.local is not None
         assert isinstance(self.q, MeanField)
         means = self.layout.unflatten(self.q.mean)
-        deviations = self.layout.unflatten(self.q.log_deviation.exp())
+        deviations = self.layout.unflatten(self.q.log_scale.exp())
+        unlabelled = batch[2] if len(batch) > 2 else self.target.unlabelled
         outputs = self.local.outputs(means, deviations, drawn, batch[0], self.stream)
-        others = None
-        if self.target.unlabelled is not None:
-            rows = self.target.unlabelled.x if len(batch) < 3 else batch[2]
-            others = self.local.outputs(means, deviations, drawn, rows, self.stream)
+        others = None if unlabelled is None else self.local.outputs(means, deviations, drawn, unlabelled, self.stream)
         log_marginal = _shared_marginal(self.target, drawn, batch) if self.target.gains else None
         result: Tensor = self.target.at(drawn, lambda: self.target.likelihood_of(outputs, batch[1], others, log_marginal))
         return result
@@ -292,12 +292,11 @@ def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.
     rows = labelled[_some(len(labelled), _ANCHORS, stream).to(labelled.device)]
     few: Batch = (batch[0][rows], batch[1][rows])
     if target.unlabelled is not None:
-        others = target.unlabelled.x
-        few = (*few[:2], others[_some(len(others), _ANCHORS, stream).to(others.device)])
+        few += (target.unlabelled[_some(len(target.unlabelled), _ANCHORS, stream).to(target.unlabelled.device)],)
 
     def table() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            found = target.table({}, few[0]) if len(few) == 2 else torch.cat(target.joint_tables({}, few[0], few[2]))
+            found = torch.cat(target.all_tables({}, few[0], *few[2:]))
             return at_reference(target.columns(found), target.terms(found).log_adjust)
 
     start = target.at(params, table)
@@ -323,40 +322,42 @@ def _course(values: list[Tensor]) -> list[float]:
     return [float(part.mean()) for part in parts]
 
 
-def _check(samples: int, temperature: float, steps: int, lr: float, initial_sd: float, rank: int, estimator: str) -> None:
-    for name, count in {"samples": samples, "steps": steps, "rank": rank}.items():
-        checked_int(count, name, 1)
-    for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
-        positive_number(value, name)
-    checked_choice(estimator, "estimator", ("auto", "shared", "local"))
+class Family(ABC):
+    """A Gaussian N(μ, Σ) over d weights, in training, with Σ = D A Aᵀ D and D = diag(s): w = μ + s ⊙ A ε, ε standard normal."""
 
-
-_LOG_2PI_E = math.log(2 * math.pi) + 1
-_LARGEST_DENSE = 2000
-
-
-@runtime_checkable
-class Family(Protocol):
-    """A Gaussian N(μ, Σ) over d weights, in training."""
-
-    leaves: list[Tensor]
-    noise_size: int
+    def __init__(self, start: Float[Tensor, " d"], deviation: float, *others: Tensor) -> None:
+        self.mean = start.clone().requires_grad_()
+        self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
+        self.leaves, self.noise_size = [self.mean, self.log_scale, *(each.requires_grad_() for each in others)], len(start)
 
     def draw(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
-        """Return w = μ + (a factor of Σ) · noise."""
-        ...
+        """Return w."""
+        return torch.addcmul(self.mean, self.log_scale.exp(), self._spread(noise))
 
+    @torch.no_grad()
     def score(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
         """Return Σ⁻¹(w − μ) = −∇ log q(w) at `draw(noise)`, without gradient."""
-        ...
+        return self._gathered(noise) * torch.exp(-self.log_scale)
 
     def entropy(self) -> Tensor:
         """Return H[q] in nats."""
-        ...
+        return self.log_scale.sum() + self._half_log_det() + 0.5 * _LOG_2PI_E * len(self.mean)
 
+    @abstractmethod
     def distribution(self) -> Distribution:
         """Return the current Gaussian, detached."""
-        ...
+
+    @abstractmethod
+    def _spread(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        """Return A ε."""
+
+    @abstractmethod
+    def _gathered(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+        """Return (A Aᵀ)⁻¹ A ε."""
+
+    def _half_log_det(self) -> Tensor | float:
+        """Return ½ log det A Aᵀ."""
+        return 0.0
 
 
 def family_of(name: str, start: Float[Tensor, " d"], deviation: float, rank: int) -> Family:
@@ -369,30 +370,21 @@ def family_of(name: str, start: Float[Tensor, " d"], deviation: float, rank: int
     return families[checked_choice(name, "family", families)]()
 
 
-class MeanField:
-    """Σ = diag(σ²)."""
-
-    def __init__(self, start: Float[Tensor, " d"], deviation: float) -> None:
-        self.mean = start.clone().requires_grad_()
-        self.log_deviation = torch.full_like(start, math.log(deviation)).requires_grad_()
-        self.leaves, self.noise_size = [self.mean, self.log_deviation], len(start)
-
-    def draw(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        return torch.addcmul(self.mean, self.log_deviation.exp(), noise)
-
-    @torch.no_grad()
-    def score(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        return noise * torch.exp(-self.log_deviation)
-
-    def entropy(self) -> Tensor:
-        return self.log_deviation.sum() + 0.5 * _LOG_2PI_E * len(self.mean)
+class MeanField(Family):
+    """A = I."""
 
     def distribution(self) -> DiagonalGaussian:
-        return DiagonalGaussian(self.mean.detach().clone(), self.log_deviation.detach().exp())
+        return DiagonalGaussian(self.mean.detach().clone(), self.log_scale.detach().exp())
+
+    def _spread(self, noise: Tensor) -> Tensor:
+        return noise
+
+    def _gathered(self, noise: Tensor) -> Tensor:
+        return noise
 
 
-class FullRank:
-    """Σ = F Fᵀ with F = diag(s)(I + U), U strictly below the diagonal."""
+class FullRank(Family):
+    """A = I + U, U strictly below the diagonal."""
 
     def __init__(self, start: Float[Tensor, " d"], deviation: float) -> None:
         if len(start) > _LARGEST_DENSE:
@@ -400,63 +392,47 @@ class FullRank:
                 f"Expected at most {_LARGEST_DENSE} weights for family='full-rank', but got {len(start)}, "
                 f"with {len(start) ** 2:,} covariances: use family='low-rank' or 'mean-field'."
             )
-        self.mean = start.clone().requires_grad_()
-        self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
-        self.below = start.new_zeros(len(start), len(start)).requires_grad_()
-        self.leaves, self.noise_size = [self.mean, self.log_scale, self.below], len(start)
-
-    def factor(self) -> Float[Tensor, "d d"]:
-        """F, lower triangular."""
-        return self.log_scale.exp()[:, None] * (self.below.tril(-1) + torch.eye(len(self.mean)).to(self.mean))
-
-    def draw(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        return self.mean + self.log_scale.exp() * (noise + self.below.tril(-1) @ noise)
-
-    @torch.no_grad()
-    def score(self, noise: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        return torch.linalg.solve_triangular(self.factor().T, noise[:, None], upper=True)[:, 0]
-
-    def entropy(self) -> Tensor:
-        return self.log_scale.sum() + 0.5 * _LOG_2PI_E * len(self.mean)
+        self.below = start.new_zeros(len(start), len(start))
+        super().__init__(start, deviation, self.below)
 
     def distribution(self) -> DenseGaussian:
-        return DenseGaussian(self.mean.detach().clone(), self.factor().detach())
+        factor = self.log_scale.exp()[:, None] * (self.below.tril(-1) + torch.eye(len(self.mean)).to(self.mean))
+        return DenseGaussian(self.mean.detach().clone(), factor.detach())
+
+    def _spread(self, noise: Tensor) -> Tensor:
+        return noise + self.below.tril(-1) @ noise
+
+    def _gathered(self, noise: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.below.T, noise[:, None], upper=True, unitriangular=True)[:, 0]
 
 
-class LowRank:
-    """Σ = D (I + A Aᵀ) D with D = diag(s) and A of `rank` columns."""
+class LowRank(Family):
+    """A = (I, C) with C of `rank` columns."""
 
     def __init__(self, start: Float[Tensor, " d"], deviation: float, rank: int) -> None:
         if rank > len(start):
             raise ValueError(f"Expected `rank` up to the number of weights, {len(start)}, but got {rank}: lower it.")
-        self.mean = start.clone().requires_grad_()
-        self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
-        # not 0, where the gradient of A is always 0
+        # not 0, where the gradient of C is always 0
         common = torch.randn(len(start), rank, dtype=start.dtype) / math.sqrt(len(start) * rank)
-        self.common = common.to(start.device).requires_grad_()
-        self.leaves, self.noise_size = [self.mean, self.log_scale, self.common], len(start) + rank
-
-    def draw(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
-        return self.mean + self.log_scale.exp() * self._spread(noise)
-
-    @torch.no_grad()
-    def score(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
-        away, common = self._spread(noise), self.common
-        inner = torch.linalg.solve(self._inner(), common.T @ away)  # Woodbury
-        return (away - common @ inner) * torch.exp(-self.log_scale)
-
-    def entropy(self) -> Tensor:
-        half_log_det = self.log_scale.sum() + 0.5 * torch.logdet(self._inner())
-        return half_log_det + 0.5 * _LOG_2PI_E * len(self.mean)
+        self.common = common.to(start.device)
+        super().__init__(start, deviation, self.common)
+        self.noise_size += rank
 
     def distribution(self) -> LowRankGaussian:
         scale = self.log_scale.detach().exp()
         return LowRankGaussian(self.mean.detach().clone(), scale[:, None] * self.common.detach(), scale)
 
-    def _spread(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
+    def _spread(self, noise: Tensor) -> Tensor:
         own, common = noise.split([len(self.mean), self.common.shape[1]])
         return own + self.common @ common
 
+    def _gathered(self, noise: Tensor) -> Tensor:
+        away = self._spread(noise)
+        return away - self.common @ torch.linalg.solve(self._inner(), self.common.T @ away)  # Woodbury
+
+    def _half_log_det(self) -> Tensor:
+        return 0.5 * torch.logdet(self._inner())
+
     def _inner(self) -> Float[Tensor, "r r"]:
-        """I + AᵀA."""
+        """Return I + CᵀC."""
         return torch.eye(self.common.shape[1]).to(self.mean) + self.common.T @ self.common

@@ -43,9 +43,9 @@ def marginal_of_sets(target: LogPosterior) -> MarginalState | None:
         own.prepare(target.terms(torch.empty(0)).reference.shape[0])
         return own
     if isinstance(marginal, PoolMarginal):
-        return PoolOfSets(marginal, lambda params, data: _exact(target, params, data), _device(target))
+        return PoolOfSets(marginal, target)
     if isinstance(marginal, AuxiliaryMarginal):
-        return AuxiliaryOfSets(marginal, lambda params: _vectors(target, marginal, params))
+        return AuxiliaryOfSets(marginal, target)
     raise ValueError(
         f"Expected a marginal that many weights at once can share, but got {type(marginal).__name__}: "
         "use RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal, or a pool."
@@ -67,8 +67,13 @@ def evaluate_many(
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes where many weights are evaluated at once, but got a density: one at a time.")
     assert target.num_data is not None
-    tables, labelled = _tables(target, params, batch, shared)
-    members, y = len(tables), batch[1]
+    x, y, *others = batch
+    if shared:
+        parts = _each(target.model, lambda each: target.all_tables(each, x, *others), params)
+    else:
+        parts = _each(target.model, target.all_tables, params, x, *others)
+    tables, labelled = torch.cat(parts, 1), parts[0].shape[1]
+    members = len(tables)
     if tables.shape[2] != target.prevalence.num_classes:
         raise ValueError(
             f"Expected the model to predict {target.prevalence.num_classes} classes, but got {tables.shape[2]}: match the last "
@@ -89,8 +94,8 @@ def evaluate_many(
         estimate = MinibatchEstimate(log_m, tables.shape[1], params=params)
         return marginal.value(estimate)
 
-    over_pool = None if target.pool is None else _each(target.model, target.log_marginal, params, data=target.pool)
-    gains = target.gains_of(target.columns(tables), labels, target.terms(tables), log_q_of if over_pool is None else over_pool)
+    log_marginal = log_q_of if target.pool is None else _exact(target, params, target.pool)
+    gains = target.gains_of(target.columns(tables), labels, target.terms(tables), log_marginal)
     return gains.sum(-1) / examples + vmap(target.log_prior)(dict(params)) / target.num_data, estimate
 
 
@@ -100,45 +105,21 @@ def vmaps(model: nn.Module) -> bool:
     return not any(isinstance(part, nn.RNNBase) or (isinstance(part, moving) and part.training) for part in model.modules())
 
 
-def _each(model: nn.Module, call: Callable[..., Any], params: Params, *own: Tensor, **shared: Any) -> Any:
-    """Return `call(params, *own, **shared)` of each set, by vmap, or one after the other if the model does not support it."""
+def _each(model: nn.Module, call: Callable[..., Any], params: Params, *own: Tensor) -> Any:
+    """Return `call(params, *own)` of each set, by vmap, or one after the other if the model does not support it."""
     params = dict(params)
     if vmaps(model):
-        return vmap(lambda *member: call(*member, **shared), randomness="different")(params, *own)
-    members = range(len(next(iter(params.values()))))
-    each = [{name: value[member] for name, value in params.items()} for member in members]
-    found = [call(each[member], *(part[member] for part in own), **shared) for member in members]
+        return vmap(call, randomness="different")(params, *own)
+    each = [dict(zip(params, values, strict=True)) for values in zip(*params.values(), strict=True)]
+    found = [call(*one) for one in zip(each, *own, strict=True)]
     if isinstance(found[0], tuple):
         return tuple(torch.stack(part) for part in zip(*found, strict=True))
     return torch.stack(found)
 
 
-def _tables(target: LogPosterior, params: Params, batch: Batch, shared: bool) -> tuple[Float[Tensor, "m n k"], int]:
-    """Return the tables of each set, labelled rows followed by unlabelled ones, and the number of labelled rows."""
-    model, x, others = target.model, batch[0], batch[2:]
-    if target.unlabelled is None:
-        tables = _each(model, target.table, params, x=x) if shared else _each(model, target.table, params, x)
-        return tables, tables.shape[1]
-    if shared:
-        pair = _each(model, target.joint_tables, params, x=x, others=others[0] if others else None)
-    else:
-        pair = _each(model, target.joint_tables, params, x, *others)
-    return torch.cat(pair, 1), pair[0].shape[1]
-
-
-def _exact(target: LogPosterior, params: Params, batches: list[Pool]) -> Float[Tensor, "m k"]:
-    with in_mode(target.model, False):
-        result: Tensor = _each(target.model, target.log_marginal, params, data=batches)
+def _exact(target: LogPosterior, params: Params, data: Pool | list[Pool]) -> Float[Tensor, "m k"]:
+    result: Tensor = _each(target.model, lambda each: target.log_marginal(each, data), params)
     return result
-
-
-def _vectors(target: LogPosterior, marginal: AuxiliaryMarginal, params: Params) -> Float[Tensor, "m d"]:
-    result: Tensor = vmap(lambda each: target.at(each, marginal.vector))(dict(params))
-    return result.detach()
-
-
-def _device(target: LogPosterior) -> torch.device:
-    return next(iter(target.parameters().values())).device
 
 
 def _labels(y: Tensor, tables: Float[Tensor, "m n k"]) -> Labels:
@@ -161,35 +142,34 @@ class AuxiliaryOfSets:
 
     Args:
         marginal: the network.
-        vectors: sets of weights by name → the network's inputs, `(*sets, d)`.
+        target: the log posterior.
     """
 
-    def __init__(self, marginal: AuxiliaryMarginal, vectors: Callable[[Params], Tensor]) -> None:
-        self.marginal, self.vectors, self.checked = marginal, vectors, False
+    def __init__(self, marginal: AuxiliaryMarginal, target: LogPosterior) -> None:
+        self.marginal, self.target, self.checked = marginal, target, False
+
+    def vectors(self, params: Params) -> Float[Tensor, "m d"]:
+        """Return the network's inputs."""
+        result: Tensor = vmap(lambda each: self.target.at(each, self.marginal.vector))(dict(params))
+        return result.detach()
 
     def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
         assert estimate.params is not None
-        return self._value(self.vectors(estimate.params), estimate.log_m) if self._has_learnt else estimate.log_m
+        if int(self.marginal._steps) == 0:  # it has learnt nothing yet
+            return estimate.log_m
+        return self.marginal.log_marginal(self.vectors(estimate.params)).to(estimate.log_m)
 
     def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
-        log_m, params = estimate.log_m, estimate.params
-        assert params is not None
-        vectors = self.vectors(params)
-        if self.marginal.training and bool(torch.isfinite(log_m).all()):
-            self._check(params, vectors)
-            for vector, each in zip(vectors, log_m, strict=True):
+        assert estimate.params is not None
+        if self.marginal.training and bool(torch.isfinite(estimate.log_m).all()):
+            vectors = self.vectors(estimate.params)
+            self._check(estimate.params, vectors)
+            for vector, each in zip(vectors, estimate.log_m, strict=True):
                 self.marginal.learn(vector, each.exp())
-        return self._value(vectors, log_m) if self._has_learnt else log_m
+        return self.value(estimate)
 
     def reset(self) -> None:
         self.marginal.reset()
-
-    @property
-    def _has_learnt(self) -> bool:
-        return int(self.marginal._steps) > 0
-
-    def _value(self, vectors: Tensor, like: Tensor) -> Tensor:
-        return self.marginal.log_marginal(vectors).to(like)
 
     def _check(self, params: Params, vectors: Tensor) -> None:
         """Check once that q_ψ reads the weights of the target; one that reads another network would learn nothing."""
@@ -207,13 +187,12 @@ class PoolOfSets:
 
     Args:
         marginal: the pool.
-        exact: sets of weights by name, batches → log p(k|w) over the batches, `(*sets, k)`.
-        device: the device of the pool's data.
+        target: the log posterior.
     """
 
-    def __init__(self, marginal: PoolMarginal, exact: Callable[[Params, list[Pool]], Tensor], device: torch.device) -> None:
-        self.exact, self.every, self.steps = exact, marginal.every, 0
-        self.batches = list(marginal.batches(device))
+    def __init__(self, marginal: PoolMarginal, target: LogPosterior) -> None:
+        self.target, self.every, self.steps = target, marginal.every, 0
+        self.batches = list(marginal.batches(next(iter(target.parameters().values())).device))
         self.log_q: Tensor | None = None
         self._last: tuple[MinibatchEstimate, Tensor] | None = None
 
@@ -239,7 +218,8 @@ class PoolOfSets:
         device = estimate.log_m.device
         assert estimate.params is not None
         self.batches = [(x.to(device), None if y is None else y.to(device)) for x, y in self.batches]
-        return self.exact(estimate.params, self.batches).to(estimate.log_m)
+        with in_mode(self.target.model, False):
+            return _exact(self.target, estimate.params, self.batches).to(estimate.log_m)
 
 
 class CarriedMarginal:

@@ -1,18 +1,19 @@
-"""Methods and posteriors under `torch.no_grad()` and `torch.inference_mode()`; and what is no log posterior."""
+"""What all methods have in common: seeds, what they leave untouched, what they do where a step fails, and without gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from layers import inputs
-from members import assert_refused, generator
+from members import assert_refused, generator, unchecked_types
 from posterior_fixtures import posterior_of_net
+from small_targets import MARGINALS
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -177,20 +178,105 @@ def test_a_posterior_is_the_same_without_gradients(mode: str, linearised: bool, 
         assert all(value.grad is not None for value in net.parameters())
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        inference.map_estimate,
-        inference.ensemble,
-        inference.laplace,
-        inference.variational,
-        inference.expectation_propagation,
-        inference.sghmc,
-        inference.sgld,
-        inference.nuts,
-    ],
-)
-def test_a_model_in_the_place_of_a_log_posterior_is_refused(method: Method) -> None:
-    words = rf"but got Sequential: write {method.__name__}\(log_posterior\(model, prevalence\), data\)"
-    assert_refused(lambda: method(target=_net(), data=_data()), words)
-    assert_refused(lambda: method(rl.LogLikelihoodLoss(rl.Prevalence.binary(0.1)), _data()), "but got LogLikelihoodLoss")
+def test_a_model_in_the_place_of_a_log_posterior_is_refused() -> None:
+    methods: list[Any] = [*(method for method, _ in METHODS.values()), inference.sgld, inference.optimize_prior]
+    for method in dict.fromkeys(methods):
+        words = rf"but got Sequential: write {method.__name__}\(log_posterior\(model, prevalence\), data\)"
+        assert_refused(partial(method, target=_net(), data=_data()), words)
+    assert_refused(lambda: inference.laplace(rl.LogLikelihoodLoss(FIRM), _data()), "but got LogLikelihoodLoss")  # type: ignore[arg-type]
+
+
+MOVING, BATCHES = {"moving": True, "dropout": True}, {"steps": 3, "batch_size": 16}
+FEW = {"chains": 2, "steps": 60, "warmup": 0, "thin": 20, "batch_size": 16}
+# method, marginal or another loss, parts of the net (None for one layer, the mode of which is soon found), options
+SEEDED: dict[str, tuple[Method, str, dict[str, bool] | None, dict[str, Any]]] = {
+    "map, running": (inference.map_estimate, "running", MOVING, BATCHES),
+    "map, classwise": (inference.map_estimate, "classwise", MOVING, BATCHES),
+    "map, pool": (inference.map_estimate, "pool", None, {"steps": 3, "batch_size": None}),
+    "ensemble, auxiliary": (inference.ensemble, "auxiliary", {}, {"members": 2, **BATCHES}),
+    "ensemble, pool": (inference.ensemble, "pool", {}, {"members": 2, **BATCHES}),
+    "ensemble, classwise": (inference.ensemble, "classwise", {}, {"members": 2, **BATCHES}),
+    "ensemble, all data": (inference.ensemble, "running", {}, {"members": 2, "steps": 3, "batch_size": None}),
+    "ensemble, one by one": (inference.ensemble, "running", MOVING, {"members": 2, **BATCHES}),
+    "variational": (inference.variational, "running", MOVING, BATCHES),
+    "variational, local noise": (inference.variational, "loss", {"dropout": True}, BATCHES),
+    "variational, auxiliary": (inference.variational, "auxiliary", {}, BATCHES),
+    "laplace": (inference.laplace, "running", MOVING, BATCHES),
+    "expectation propagation": (inference.expectation_propagation, "batch", None, {"iterations": 2}),
+    "sghmc": (inference.sghmc, "running", MOVING, FEW),
+    "nuts": (inference.nuts, "batch", MOVING, {"draws": 4, "warmup": 20, "chains": 2}),
+}
+
+
+def _state_of(model: nn.Module) -> list[Any]:
+    """Everything that a method must leave as it was, and torch's random numbers."""
+    values = [value.clone() for value in model.state_dict().values()]
+    parts = [torch.tensor([part.training, bool(part._forward_hooks)]) for part in model.modules()]
+    grads = torch.tensor([value.grad is None for value in model.parameters()])
+    return [*values, *parts, grads, torch.random.get_rng_state()]
+
+
+@pytest.mark.long
+@short
+@pytest.mark.parametrize("name", SEEDED)
+@unchecked_types()
+def test_a_seed_fixes_the_result_with_any_marginal_and_leaves_everything_as_it_was(name: str) -> None:
+    """Three steps: a pool that is renewed at every second is in between."""
+    method, marginal, parts, options = SEEDED[name]
+    model = nn.Sequential(nn.Linear(2, 2).double()) if parts is None else _net(**parts)
+    model[0].eval()
+    how = {"loss": rl.LogLikelihoodLoss} if marginal == "loss" else {"marginal": MARGINALS[marginal](model, [_data()])}
+    target: Any = inference.log_posterior(model, FIRM, **how)
+    options = {**options, "start": target.parameters()} if method is inference.sghmc else options
+    before = _state_of(model)
+    runs = [method(target, _data(), seed=seed, **options) for seed in (1, 2, 1)]
+    first, other, again = (run.distribution.mean for run in runs)
+    assert torch.equal(first, again)
+    assert parts is None or not torch.equal(first, other)
+    for was, now in zip(before, _state_of(model), strict=True):
+        assert torch.equal(was, now)
+    if parts == MOVING and method in (inference.map_estimate, inference.laplace, inference.variational):
+        assert not torch.equal(runs[0].model.get_buffer("1.running_mean"), model.get_buffer("1.running_mean"))
+
+
+class Fragile(nn.Module):
+    """Logits that are numbers only while the weights' mean is below 3."""
+
+    def __init__(self, moving: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+        self.norm = nn.BatchNorm1d(2, affine=False).double() if moving else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.norm(x @ self.weight + torch.log1p(-self.weight.mean() / 3))
+        return logits
+
+
+def _higher(member: int) -> dict[str, Tensor]:
+    return {"weight": 2 * torch.ones(2, 2, dtype=torch.float64)} if member else {}
+
+
+FAST = {"lr": 0.1, "steps": 100, "batch_size": 16}
+FAILING: dict[str, tuple[Method, dict[str, Any]]] = {
+    "map": (inference.map_estimate, FAST),
+    "map, pool": (inference.map_estimate, {**FAST, "batch_size": None}),
+    "ensemble": (inference.ensemble, {"members": 2, "initial": _higher, **FAST}),
+    "ensemble, one by one": (inference.ensemble, {"members": 2, "initial": _higher, **FAST}),
+    "variational": (inference.variational, {"initial_sd": 1e-3, "family": "low-rank", "rank": 2, **FAST}),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_step_that_fails_stops_all_and_the_last_good_weights_are_kept(name: str) -> None:
+    method, options = FAILING[name]
+    model, pool = Fragile("one by one" in name), _data() if "pool" in name else None
+    before = _state_of(model)
+    rising = inference.log_posterior(model, FIRM, prior=lambda params: 1e9 * params["weight"].sum(), pool=pool)
+    with pytest.raises(inference.Diverged, match=r"Expected .* to be finite, but step \d+ gave .*: lower `lr`") as caught:
+        method(rising, _data(), **options)
+    last = caught.value.posterior
+    assert caught.value.step > 2
+    assert bool((last.mean["weight"] > 1).all())  # it had got somewhere
+    assert bool(torch.isfinite(last.predict(_data()[0]).log_probs).all())
+    for was, now in zip(before, _state_of(model), strict=True):
+        assert torch.equal(was, now)
