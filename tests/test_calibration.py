@@ -274,7 +274,7 @@ class TestSmoothCurve:
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
     def test_has_knots_at_harrells_places_as_many_as_the_rarer_side_allows(self) -> None:
-        for events, knots in ((20, 3), (60, 4), (200, 5)):
+        for events, knots in ((29, 3), (30, 4), (99, 4), (100, 5)):
             odds, y = true_odds(0.3, (300, events), 9)
             grid = [0.1, 0.3, 0.6]
             one, other = (smooth_calibration_curve(of_odds(odds), y, 0.3, grid=grid, knots=each) for each in (None, knots))

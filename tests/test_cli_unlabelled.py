@@ -145,6 +145,12 @@ def test_very_many_rows_are_drawn_from_and_said_to_be(plain: TableModel) -> None
     assert (table.rows, len(table.frame)) == (200_000, 50_000)
     assert any("50,000 of the 200,000 unlabelled rows" in each.message for each in findings)
     assert plain.unlabelled is not None
+    gain, low, high = plain.unlabelled.gain, plain.unlabelled.low, plain.unlabelled.high
+    assert gain is not None
+    assert low is not None
+    assert high is not None
+    assert low < gain
+    assert high - gain == pytest.approx(gain - low)
     brought = dataclasses.replace(plain.unlabelled, rows=200_000, used=50_000)
     assert "50,000 unlabelled rows of 200,000 were used" in report_page(dataclasses.replace(plain, unlabelled=brought))
 

@@ -170,10 +170,12 @@ def test_a_posterior_is_the_same_without_gradients(mode: str, linearised: bool, 
 
     expected = asked()
     with MODES[mode]():
-        found, net = asked(), posterior_of_net().module()
+        found, made = asked(), posterior_of_net()
+        nets = made.module(), made.model
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    net(inputs().double()).sum().backward()  # it can be trained
-    assert all(value.grad is not None for value in net.parameters())
+    for net in nets:
+        net(inputs().double()).sum().backward()  # it can be trained
+        assert all(value.grad is not None for value in net.parameters())
 
 
 def test_a_model_in_the_place_of_a_log_posterior_is_refused() -> None:

@@ -346,6 +346,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: FixedViews(views=3)(volumes(2, (9, 9, 9)), rows=torch.tensor([0, 2])),
         "whole numbers below 2",
     ),
+    "rows that are floats": (
+        lambda: FixedViews(views=3)(volumes(2, (9, 9, 9)), rows=torch.tensor([0.0])),
+        "in an int64 tensor",
+    ),
     "views that are no triplets": (lambda: RandomViews(views=8)(volumes()), "a multiple of 3 for volumes, but got 8"),
     "no views": (lambda: RandomViews(views=0), "`views` to be an int of at least 1"),
     "more fixed views than there are": (lambda: FixedViews(views=51)(volumes()), "`n` to be an int in 1..16, but got 17"),

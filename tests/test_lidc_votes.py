@@ -35,6 +35,7 @@ class TestShares:
     def test_they_are_the_same_from_any_form_of_votes(self, form: Callable[[Tensor], Any]) -> None:
         expected = torch.tensor([[float(Fraction(n, sum(row))) for n in row] for row in COUNTS.tolist()])
         torch.testing.assert_close(vote_shares(form(COUNTS)), expected, rtol=0, atol=2e-7)
+        assert not vote_shares(expected.requires_grad_()).requires_grad
 
     def test_for_two_classes_every_reader_has_one_vote_and_a_three_is_split(self) -> None:
         value = {1: 0, 2: 0, 3: 0.5, 4: 1, 5: 1}

@@ -591,7 +591,7 @@ BAD_BATCHES: dict[str, tuple[Tensor, Tensor, str]] = {
     "too many outputs": (torch.randn(6, 4), LABELS, "match the last layer"),
     "one-dimensional logits": (torch.randn(6), LABELS, "match the last layer"),
     "int logits": (torch.ones(6, 3, dtype=torch.long), LABELS, "float tensor"),
-    "empty batch": (torch.randn(0, 3), LABELS[:0], "at least one"),
+    "empty batch": (torch.randn(0, 3), LABELS[:0], "the batch is empty"),
     "maps without a cell": (torch.randn(2, 3, 0), torch.zeros(2, 0, dtype=torch.long), "at least one"),
     "all ignored": (LOGITS, torch.full((6,), -100), "at least one label"),
     "votes that do not sum to one": (LOGITS, torch.full((6, 3), 0.4), "sum to 1"),

@@ -193,6 +193,10 @@ class TestLogits:
         messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1)), 0, 5, last=nn.Softmax(1)))
         assert [LOGITS in each for each in messages] == [True]
 
+    def test_the_outputs_of_other_likelihoods_may_be_anything(self) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.5), rl.Bernoulli())
+        assert warned(lambda: [criterion(torch.ones(8), torch.arange(8) % 2) for _ in range(5)]) == []
+
     @pytest.mark.long
     def test_log_probabilities_are_logits(self) -> None:
         assert warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.1)), 0, 20, last=nn.LogSoftmax(1))) == []

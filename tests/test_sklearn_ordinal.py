@@ -53,7 +53,10 @@ def test_the_likelihoods_and_their_derivatives_are_those_of_finite_differences_a
     rng = np.random.default_rng(SEED)
     likelihood, pi = likelihood_of(kind, levels), rng.dirichlet(np.full(levels, 2.0))
     start, own = likelihood.start(pi)
-    np.testing.assert_allclose(np.exp(likelihood.table(start[None], own)[0]), pi, rtol=1e-10)
+    for mix in (pi, np.insert(pi * (1 - 1e-13), 1, 1e-13)):  # also with a rare class between others
+        member = likelihood_of(kind, len(mix))
+        begin, its_own = member.start(mix)
+        np.testing.assert_allclose(np.exp(member.table(begin[None], its_own)[0]), mix, rtol=1e-10)
     outputs, weights = 3 * rng.normal(size=(6, len(start))), rng.normal(size=(6, levels))
     np.testing.assert_allclose(special.logsumexp(likelihood.table(outputs, own), axis=1), 0, atol=1e-12)
     step = 1e-6

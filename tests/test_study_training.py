@@ -183,6 +183,15 @@ def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not_and_refused_
     assert isinstance(found, ValueError), "so that it can come back from another process"
 
 
+def test_a_training_that_ends_early_is_that_of_its_best_checkpoint_and_its_trace_ends_there(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Net.loss
+    monkeypatch.setattr(Net, "loss", lambda net, batch, step: honest(net, batch, step) * (math.nan if step > 4 else 1))
+    (result,) = train_group(group_of(source, SHORT, nets=("mlp",), losses=("weighted",)))
+    assert (result.chosen["step"], len(result.validation[0]), len(result.trace)) == (3, 1, 4)
+
+
 @pytest.mark.slow
 def test_a_users_error_comes_back_from_other_processes_as_it_is(source: Source) -> None:
     assert_refused(lambda: train_group(hopeless(source), hardware=Hardware(devices=2)), "--learning-rate")

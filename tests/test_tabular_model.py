@@ -389,6 +389,8 @@ def test_columns_that_follow_from_others_and_separated_classes_have_no_odds_rati
     none, notes = ratios(people(100, distance=40.0))
     assert none is None
     assert "no odds ratios, since the columns separate" in notes[0]
+    many = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 300))).add_prefix("x")
+    assert ratios(many.assign(cancer=people()["cancer"])) == (None, ["no odds ratios, since there would be 300 of them."])
     frame = people().assign(double=lambda f: 2 * f["x"] + 1, also=lambda f: f["sex"].map({"f": "here", "m": "there"}))
     frame["late"] = pd.date_range("2020-01-01", periods=400)[np.random.default_rng(0).permutation(400)]
     frame["smoker"] = np.random.default_rng(1).choice(np.array([True, False, None], dtype=object), 400)

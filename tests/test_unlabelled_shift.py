@@ -18,7 +18,7 @@ from without_torch import HAS_TORCH
 
 import rightloss as rl
 from rightloss.shift import LabelShiftWarning, UnlabelledShift, unlabelled_shift_test
-from rightloss.shift.unlabelled_shift import HeldOutPart, normal_scores
+from rightloss.shift.unlabelled_shift import HeldOutPart, Learner, normal_scores
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -221,6 +221,15 @@ class TestParts:
         table = np.random.default_rng(SEED).integers(0, 9, (50, 3)).astype(float)
         expected = norm.ppf((rankdata(table, axis=0) - 0.5) / 50)
         np.testing.assert_allclose(normal_scores(table), expected - expected.mean(0), atol=1e-12)
+
+    def test_the_ridge_is_the_features_over_the_squared_difference_that_is_not_noise(self) -> None:
+        x, stream_of = stream(1).normal(size=(90, 4)), np.repeat(np.arange(3), 30)
+        x[:, :2] += 2.0 * (stream_of == 1)[:, None]  # a difference in features of the first kind; noise in the second
+        found = Learner(x, np.eye(3)[stream_of], np.repeat(["mean", "spread"], 2)).direction(np.array([-1.0, 1.0, 0.0]))
+        delta, noise = x[stream_of == 1].mean(0) - x[stream_of == 0].mean(0), 2 / 15  # q / n at n = 1 / (1/30 + 1/30)
+        energies = np.repeat([max(0.0, (part**2).sum() - noise) for part in (delta[:2], delta[2:])], 2)
+        ridge = 2 / (15 * energies + 2)  # √2q = 2
+        np.testing.assert_allclose((np.cov(x.T, bias=True) + np.diag(ridge)) @ found, delta, rtol=1e-9, atol=1e-12)
 
     def test_z_is_as_rare_as_welchs_t(self) -> None:
         for seed in range(10):

@@ -45,7 +45,6 @@ def exact_gain(table: Float[Tensor, "*sets n k"], labels: Labels, terms: PriorTe
     return labels.mask(labels.gather(log_probs) - labels.per_row(log_r))
 
 
-@torch.no_grad()
 def exact_mix(
     log_density: Float[Tensor, "*sets n k"], weights: Float[Tensor, "*sets n"] | None = None
 ) -> tuple[Float[Tensor, "*sets k"], Float[Tensor, "*sets k"]]:

@@ -283,5 +283,4 @@ def _like(per_row: Tensor, block: Tensor) -> Tensor:
 @lru_cache(64)
 def _scalar(value: float, dtype: torch.dtype) -> Tensor:
     """Return a number as a tensor, which torch handles at half the cost of a Python number."""
-    with torch.inference_mode(False):
-        return torch.tensor(value, dtype=dtype)
+    return torch.tensor(value, dtype=dtype)

@@ -194,7 +194,7 @@ def _survey(path: Path, start: bytes, encoding: str, is_text: Callable[[str], bo
 
 def _telling_cells(column: pd.Series, known: Collection[str]) -> list[str]:
     """Return cells from which pandas infers the type of a column that has these among others."""
-    if "text" in known or column.dtype == "str":
+    if "text" in known:
         return ["text"]
     if pd.api.types.is_integer_dtype(column):
         return [str(column.min()), str(column.max())] if len(column) else []
@@ -204,7 +204,7 @@ def _telling_cells(column: pd.Series, known: Collection[str]) -> list[str]:
         return [*missing, *([number] if column.notna().any() else [])]
     if pd.api.types.is_bool_dtype(column.dropna().infer_objects()):
         return ["True", *missing]
-    return ["text"] if len(column) else []  # integers of more than 64 bits
+    return ["text"] if len(column) else []  # strings, or integers of more than 64 bits
 
 
 def _dtype_of(cells: Iterable[str]) -> str:
