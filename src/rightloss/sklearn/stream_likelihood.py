@@ -55,9 +55,9 @@ def fit_streams(
     if learnt:
         begin = moved(begin, np.log(rho) - np.log(first))
         probs = special.softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
-        likeliest = maximise(lambda pi: log_mixture(pi, [(probs / rho).T]), rho).point
+        best = maximise(lambda pi: log_mixture(pi, [(probs / rho).T]), rho).point
         # where a class is at 0 the likelihood is flat in φ, so a search must come from inside
-        inside = np.maximum(likeliest, 0.1 * rho)
+        inside = np.maximum(best, 0.1 * rho)
         own = loss.own_of(first if prevalence.is_uncertain else inside / inside.sum())
     fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
     pi = loss.population_of(fit.own)

@@ -176,7 +176,7 @@ def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[i
 
 
 def _summaries(config: StudyConfig, out: Path) -> dict[Source, DataSummary]:
-    """Return the data sets, from `out` or made anew; raise an error if one there is damaged."""
+    """Return the data sets, from `out` or made again; raise an error if one there is damaged."""
     from .datasets import summary_of
 
     there = {each: data_path(out, each.name, config.task, each.digest).exists() for each in config.sources}
