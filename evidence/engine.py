@@ -120,6 +120,8 @@ class Stored(NamedTuple):
 
 def stored(name: str, folder: Path = DOCS) -> Stored:
     """Return the stored results of a comparison."""
+    if not (folder / f"{name}.parquet").exists():
+        raise SystemExit(f"Expected stored results of {name}, but there are none: python -m evidence {name} makes them.")
     content = pq.read_table(folder / f"{name}.parquet")
     return Stored(content.to_pandas(), json.loads(content.schema.metadata[b"about"]))
 
