@@ -59,7 +59,7 @@ OUT, DOCS = HERE / "out", ROOT / "docs/benchmarks"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run and what is shown of it."""
+    """Say what is run and what is shown of it."""
 
     name: str  # of the Parquet file, the page, the picture and the words
     cells: Callable[[], Iterable[Any]]  # in the order of running
