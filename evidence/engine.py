@@ -170,18 +170,18 @@ def run_missing(comparison: Comparison, cells: Sequence[Any], engine: Any) -> No
 
 
 def chosen(cells: Iterable[Any], only: Sequence[str]) -> list[Any]:
-    """Return the cells whose fields have the values asked for, `field=value,value`.
+    """Return the cells whose fields have the values asked for, `field=value,value`; a value may itself have commas.
 
     Raises:
         ValueError: there is none.
     """
     wanted = dict(each.split("=", 1) for each in only)
     every = list(cells)
-    found = [
-        cell
-        for cell in every
-        if all(name in cell._fields and title([getattr(cell, name)], "") in value.split(",") for name, value in wanted.items())
-    ]
+
+    def fits(cell: Any, name: str, value: str) -> bool:
+        return name in cell._fields and title([getattr(cell, name)], "") in (value, *value.split(","))
+
+    found = [cell for cell in every if all(fits(cell, *each) for each in wanted.items())]
     if not found:
         known = ", ".join(every[0]._fields) if every else "none"
         raise ValueError(f"Expected cells, but none of {len(every)} has {' '.join(only)}: the fields are {known}.")
